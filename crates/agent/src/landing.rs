@@ -196,6 +196,7 @@ impl SinkSet {
             all.bits_not_kept += landed.bits_not_kept;
             all.owners_not_kept += landed.owners_not_kept;
             all.attributes_not_kept += landed.attributes_not_kept;
+            all.links_not_kept += landed.links_not_kept;
             all.unchanged_files += landed.unchanged_files;
             all.removed_files += landed.removed.files;
             all.removed_folders += landed.removed.folders;

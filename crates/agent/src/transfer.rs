@@ -102,10 +102,11 @@ impl Transfer {
         let usable = usable(&open.rails)?;
         let mut opened = reachable(&usable, is_restricted, reached_as, host);
         let mut sources = Vec::new();
-        let archive = open.options.is_some_and(|options| options.archive);
+        let asked = open.options.unwrap_or_default();
         let keep = Keep {
-            owners: archive,
-            attributes: archive,
+            owners: asked.archive,
+            attributes: asked.archive,
+            links: asked.hard_links,
         };
         let filter = open::filter(&open.filter)?;
         for request in &open.sources {

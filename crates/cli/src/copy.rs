@@ -44,6 +44,13 @@ pub(crate) struct CopyArgs {
     #[arg(short, long)]
     archive: bool,
 
+    /// Copy names of one file (hard links) as names of one file
+    ///
+    /// Among all sources of one host; its bytes are sent once. Where the file system at the destination has no hard links, each name
+    /// becomes a file of its own, and the report counts them
+    #[arg(short = 'H', long, hide_short_help = true)]
+    hard_links: bool,
+
     #[command(flatten)]
     filter: FilterArgs,
 
@@ -107,8 +114,8 @@ Several sources:
 What a copy is:
   All below the source, or what --include and --exclude leave of it, by rsync's rules.
   Contents, modes, modification times and symbolic links; with option -a also owner, group,
-  set-id bits, extended attributes and ACLs. Hard links become separate files; zeros of 64 KiB
-  and more become holes; sockets, pipes and devices are counted. Files and folders that cannot be
+  set-id bits, extended attributes and ACLs. Hard links become separate files, except
+  with option -H; zeros of 64 KiB and more become holes; sockets, pipes and devices are counted. Files and folders that cannot be
   read are left out and named (status 3). Existing folders at the destination keep their mode,
   their time and their other entries. A file that the destination has with the same size and
   modification time is not sent (with option --check none it is). Each file is written under a
@@ -193,6 +200,7 @@ impl CopyArgs {
         let options = self.moving.options(nodes)?;
         let options = ropewalk_master::request::Options {
             archive: self.archive,
+            hard_links: self.hard_links,
             filter: self.filter.rules()?,
             ..options
         };

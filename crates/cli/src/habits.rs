@@ -22,7 +22,7 @@ const SENTENCES: [(&[&str], &str); 19] = [
     ),
     (
         &["-H", "--hard-links"],
-        "hard links become separate files in this version; leave it out",
+        "`ropewalk copy -H` keeps hard links; this command moves single files",
     ),
     (
         &["-p", "--preserve"],

@@ -397,10 +397,11 @@ impl MoveArgs {
             sync: !self.no_sync,
             existing: Existing::default(),
             same: self.check.0,
-            // `copy` has an option for it.
+            // `copy` has options for these.
             archive: false,
             dry_run: false,
             delete: false,
+            hard_links: false,
             filter: Vec::new(),
             incomplete: match (self.keep_partial, self.atomic) {
                 (true, _) => Incomplete::Kept,

@@ -1,12 +1,16 @@
-//! `copy -a` against `rsync -aAXS`, compared by programs that neither uses.
+//! `copy -a` and `copy -a -H` against `rsync -aAXS` and `rsync -aHAXS`, compared by programs that neither uses.
 
 mod common;
 
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _, chown, lchown, symlink};
 use std::path::Path;
 use std::process::Command;
 
 use common::{Place, Ran, bytes};
+use serde_json::Value;
 
 /// What a program prints, run in a folder.
 fn print_of(folder: &Path, program: &[&str]) -> String {
@@ -15,37 +19,38 @@ fn print_of(folder: &Path, program: &[&str]) -> String {
     Ran(command.output().unwrap()).assert_status(0).out()
 }
 
-/// All that programs see of a tree.
+/// All that programs see of a tree but for pipes and sockets, which rsync also makes. Names of one file are told by the first.
 fn seen(tree: &Path) -> String {
+    let format = "%P|%y|%l|%U|%G|%m|%s|%b|%T@|%n|%i\\0";
     let names = print_of(
         tree,
-        &["find", ".", "-printf", "%P|%y|%l|%U|%G|%m|%s|%b|%T@\\n"],
+        &[
+            "find", ".", "!", "-type", "p", "!", "-type", "s", "-printf", format,
+        ],
     );
-    let mut names: Vec<&str> = names.lines().collect();
+    let mut names: Vec<&str> = names.split_terminator('\0').collect();
     names.sort_unstable();
-    let sums = print_of(
-        tree,
-        &["sh", "-c", "find . -type f | sort | xargs -d '\\n' cksum"],
-    );
-    let attributes = print_of(
-        tree,
-        &[
-            "sh",
-            "-c",
-            "find . | sort | xargs -d '\\n' getfattr -h -d -m -",
-        ],
-    );
-    let acls = print_of(
-        tree,
-        &[
-            "sh",
-            "-c",
-            "find . ! -type l | sort | xargs -d '\\n' getfacl -n -p",
-        ],
-    );
-    [&names.join("\n"), &sums, &attributes, &acls]
-        .map(String::as_str)
-        .join("\n---\n")
+    let mut first: HashMap<&str, &str> = HashMap::new();
+    let names: Vec<String> = names
+        .into_iter()
+        .map(|line| {
+            let (rest, inode) = line.rsplit_once('|').unwrap();
+            let name = rest.split('|').next().unwrap();
+            format!("{rest}|{:?}", first.entry(inode).or_insert(name))
+        })
+        .collect();
+    let of_all = |find: &str, program: &str| {
+        let script = format!("find . {find} -print0 | sort -z | xargs -0 {program}");
+        print_of(tree, &["sh", "-c", &script])
+    };
+    [
+        &names.join("\n"),
+        &of_all("-type f", "cksum"),
+        &of_all("! -type p ! -type s", "getfattr -h -d -m -"),
+        &of_all("! -type l ! -type p ! -type s", "getfacl -n -p"),
+    ]
+    .map(String::as_str)
+    .join("\n---\n")
 }
 
 /// False, and a line that says so, where a program is missing or this is not root.
@@ -126,4 +131,90 @@ fn archives_are_those_of_rsync() {
     place.run(&["copy", "set", "plain"]).assert_status(0);
     let given = place.path("plain/given").metadata().unwrap();
     assert_eq!(given.uid(), rustix::process::geteuid().as_raw());
+}
+
+/// Names that programs get wrong, empty folders, files of several names, holes everywhere, times to the nanosecond and before 1970,
+/// pipes and sockets; what [`make_tree`] has, too.
+fn make_every_kind(set: &Path) {
+    make_tree(set);
+    for folder in ["empty", "open/deep/empty too", "-dash", "new\nline"] {
+        std::fs::create_dir(set.join(folder)).unwrap();
+    }
+    for (at, name) in [
+        &b"-dash/--help"[..],
+        b"new\nline/tab\tand space ",
+        b"not \xff\xfe utf-8",
+        b"back\\slash 'and' \"quotes\" $(x) *?[]",
+        b"plain.sorts before what is in plain",
+        b"none",
+    ]
+    .iter()
+    .enumerate()
+    {
+        let contents = bytes(700 * at, at as u64);
+        std::fs::write(set.join(OsStr::from_bytes(name)), contents).unwrap();
+    }
+    let all_hole = std::fs::File::create(set.join("all hole")).unwrap();
+    all_hole.set_len(3 << 20).unwrap();
+    for (file, name) in [
+        ("plain", "open/second name of plain"),
+        ("plain", "Third"),
+        ("run", "open/deep/run"),
+        ("sparse", "-dash/sparse"),
+        ("none", "empty/none"),
+    ] {
+        std::fs::hard_link(set.join(file), set.join(name)).unwrap();
+    }
+    drop(std::os::unix::net::UnixListener::bind(set.join("socket")).unwrap());
+    let script = "mkfifo pipe; chmod 000 none; chown 7:8 run; chmod 6755 run; chmod 500 empty
+        touch -d '1955-05-05 05:05:05.987654321' none; touch -d '2020-02-02 02:02:02.000000001' plain 'all hole'
+        touch -h -d '2011-11-11 11:11:11.111111111' link; find . -depth -type d -exec touch -d '1999-09-09 09:09:09.999999999' {} +";
+    let status = Command::new("sh")
+        .args(["-c", script])
+        .current_dir(set)
+        .status();
+    assert!(status.unwrap().success());
+}
+
+/// A tree of every kind of entry is what rsync makes of it and what it was; names of one file are sent once. A copy whose names are
+/// files of their own gets links, and no bytes.
+#[test]
+fn every_kind_is_kept() {
+    if !is_possible() {
+        return;
+    }
+    let place = Place::new();
+    let set = place.path("set");
+    make_every_kind(&set);
+    print_of(place.dir.path(), &["rsync", "-aHAXS", "set/", "by-rsync"]);
+    let report = |options: &[&str]| {
+        let ran = place.run(&[&["copy", "--json"], options, &["set", "copy"]].concat());
+        ran.assert_status(0).report()
+    };
+    let parted = report(&["-a"]);
+    let [of_set, of_parts] = ["set", "copy"].map(|name| seen(&place.path(name)));
+    assert_ne!(of_parts, of_set);
+    std::fs::rename(place.path("copy"), place.path("parts")).unwrap();
+    let linked = report(&["-a", "-H"]);
+    let [copied, by_rsync] = ["copy", "by-rsync"].map(|name| seen(&place.path(name)));
+    assert_eq!(copied, of_set);
+    assert_eq!(copied, by_rsync);
+    let bytes = |report: &Value| report["wanted_bytes"].as_u64().unwrap();
+    let extra: u64 = ["plain", "plain", "run", "sparse", "none"]
+        .map(|name| set.join(name).metadata().unwrap().len())
+        .iter()
+        .sum();
+    assert_eq!(bytes(&parted) - bytes(&linked), extra);
+    let landing = &linked["landing"];
+    assert_eq!(landing["special_files_left_out"], 2);
+    for field in ["owners_not_kept", "attributes_not_kept", "links_not_kept"] {
+        assert_eq!(landing[field], 0, "{field}");
+    }
+    // A second run, and one over files of their own.
+    assert_eq!(bytes(&report(&["-a", "-H"])), 0);
+    assert_eq!(seen(&place.path("copy")), copied);
+    std::fs::remove_dir_all(place.path("copy")).unwrap();
+    std::fs::rename(place.path("parts"), place.path("copy")).unwrap();
+    assert_eq!(bytes(&report(&["-a", "-H"])), 0);
+    assert_eq!(seen(&place.path("copy")), copied);
 }

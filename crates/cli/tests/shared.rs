@@ -286,3 +286,33 @@ fn another_receiver_looks_when_the_first_is_killed() {
     assert!(notes.contains("is lost"), "{notes}");
     scene.assert_whole();
 }
+
+/// Names of one file are names of one file in a shared copy; where they are not, the next run links them and sends nothing.
+#[test]
+fn hard_links_of_a_shared_copy() {
+    let scene = Scene::new(2);
+    let (from, to) = (scene.from(), scene.to());
+    std::fs::create_dir_all(from.join("sub")).unwrap();
+    std::fs::write(from.join("a"), bytes(9 << 20, 1)).unwrap();
+    std::fs::write(from.join("sub/other"), bytes(1000, 2)).unwrap();
+    for name in ["sub/b", "sub/c"] {
+        std::fs::hard_link(from.join("a"), from.join(name)).unwrap();
+    }
+    let inodes = || ["a", "sub/b", "sub/c"].map(|name| to.join(name).metadata().unwrap().ino());
+    for is_there in [false, true] {
+        if is_there {
+            std::fs::remove_dir_all(&to).unwrap();
+            scene.copy(&[0, 1], &[]);
+            let [one, two, three] = inodes();
+            assert!(one != two && two != three);
+        }
+        let sent = if is_there { 0 } else { (9 << 20) + 1000 };
+        assert_eq!(scene.copy(&[0, 1], &["-H"])["wanted_bytes"], sent);
+        scene.assert_whole();
+        let [one, two, three] = inodes();
+        assert_eq!([one, one], [two, three]);
+        assert_eq!(to.join("a").metadata().unwrap().nlink(), 3);
+        assert_eq!(scene.copy(&[1, 0], &["-H"])["wanted_bytes"], 0);
+        assert_eq!(inodes(), [one, two, three]);
+    }
+}

@@ -141,7 +141,6 @@ fn habits_are_answered() {
     }
     for (option, part) in [
         ("-X", "write -a, which copies owner"),
-        ("-H", "separate files"),
         ("-z", "compressed"),
         ("-P", "progress is shown"),
         ("-p", "always kept"),
@@ -166,7 +165,7 @@ fn slips_are_events() {
     for args in [
         &["copy", "--json", "/a"][..],
         &["copy", "--json", "--nonsense", "/a", "/b"],
-        &["copy", "--json", "-H", "/a", "/b"],
+        &["copy", "--json", "-z", "/a", "/b"],
         &["copy", "/a", "/a", "--json"],
     ] {
         let ran = place.run(args).assert_status(2);

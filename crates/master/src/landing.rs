@@ -22,6 +22,7 @@ pub(crate) fn tell(report: &mut Report, nodes: &[NodeSummary<'_>]) {
         // Each destination has a copy of the same.
         landing.bits_not_kept = landing.bits_not_kept.max(landed.bits_not_kept);
         landing.owners_not_kept = landing.owners_not_kept.max(landed.owners_not_kept);
+        landing.links_not_kept = landing.links_not_kept.max(landed.links_not_kept);
         unset = unset.max(landed.attributes_not_kept);
         if !landed.merged.is_empty() {
             landing.merged.push(MergedReport {
@@ -72,6 +73,13 @@ pub(crate) fn tell(report: &mut Report, nodes: &[NodeSummary<'_>]) {
         attributes => report.notes.push(format!(
             "not kept: {attributes} extended attribute{0} or ACL{0}",
             plural(attributes)
+        )),
+    }
+    match landing.links_not_kept {
+        0 => {}
+        names => report.notes.push(format!(
+            "not kept: {names} hard link{} (the file system at the destination refuses them): files of their own",
+            plural(names)
         )),
     }
     match landing.special_files_left_out {
@@ -147,6 +155,7 @@ mod tests {
             unchanged_files: 0,
             owners_not_kept: 1,
             attributes_not_kept: 2,
+            links_not_kept: 1,
             ..Landed::default()
         };
         let new = Landed {
@@ -169,6 +178,7 @@ mod tests {
                 "not kept: 3 set-id bits (the owner is not kept either)",
                 "not kept: owner or group of 1 file, folder or link",
                 "not kept: 2 extended attributes or ACLs",
+                "not kept: 1 hard link (the file system at the destination refuses them): files of their own",
                 "left out: 2 special files (sockets, pipes, devices) in the sources",
                 "left out: 1 temporary name of other transfers (.NAME.ropewalk-ID) in the sources",
             ]

@@ -211,6 +211,8 @@ pub struct Options {
     pub dry_run: bool,
     /// What no source has is removed from destinations, in folders that the sources have, once all is safe.
     pub delete: bool,
+    /// Whether names of one file arrive as names of one file.
+    pub hard_links: bool,
     /// Which entries of trees are part of the copy: the first rule that matches decides.
     pub filter: Vec<FilterRule>,
     /// What becomes of a copy that is not complete at the end.
@@ -303,6 +305,7 @@ impl Default for Options {
             archive: false,
             dry_run: false,
             delete: false,
+            hard_links: false,
             filter: Vec::new(),
             incomplete: Incomplete::default(),
             token: None,

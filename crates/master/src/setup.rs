@@ -204,6 +204,7 @@ pub(crate) fn setup(request: &Request, id: uuid::Uuid, before: &Before) -> (Setu
         archive: options.archive,
         dry_run: options.dry_run,
         delete: options.delete,
+        hard_links: options.hard_links,
     };
     let hint = |known: &[Option<u64>], at: usize| known.get(at).copied().flatten().map(ByteRate);
     let nodes = request

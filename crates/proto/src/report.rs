@@ -493,6 +493,9 @@ pub struct LandingReport {
     /// Extended attributes, ACLs among them, that were to be kept, and could not be read or set.
     #[serde(default)]
     pub attributes_not_kept: u64,
+    /// Names of files that were to be hard links, and are files of their own: the destination's file system cannot link.
+    #[serde(default)]
+    pub links_not_kept: u64,
     /// Temporary names of other transfers in source trees, left out.
     pub temporary_names_left_out: u64,
     /// Sockets, pipes and devices in a source tree, left out.

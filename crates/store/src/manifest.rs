@@ -3,8 +3,8 @@
 //! A manifest is data like any other (it is fetched from a holder over lanes); the master sees only
 //! its hash, its length and its counts. A copy of one file is a manifest with one entry.
 //!
-//! Owners, groups and extended attributes are recorded where the scan was asked to. Left out on purpose: hard
-//! links (each name becomes a file of its own). Devices, pipes and sockets are counted.
+//! Owners, groups, extended attributes and hard links are recorded where the scan was asked to; without that each name of a file
+//! becomes a file of its own. Devices, pipes and sockets are counted.
 
 use ropewalk_model::journal::Version as FileVersion;
 use ropewalk_model::{Layout, LayoutError, Piece, Range};
@@ -14,6 +14,7 @@ mod codec;
 mod compare;
 mod kept;
 mod left_out;
+mod names;
 mod scan;
 
 pub use codec::{COMPONENT_LEN_MAX, ManifestError, PATH_LEN_MAX};
@@ -33,7 +34,7 @@ pub struct Manifest {
     pub entries: Vec<Entry>,
 }
 
-/// One file, directory or symbolic link.
+/// One file, directory, symbolic link, or further name of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
     /// Relative to the root, components separated by `/`, any bytes but NUL; the root's is empty.
@@ -68,6 +69,11 @@ pub enum EntryKind {
         /// What it says, which need not exist; never followed.
         target: Vec<u8>,
     },
+    /// A further name of a file. Mode and time are the file's; owner and attributes are recorded of the file alone.
+    HardLink {
+        /// The path of the file: an earlier entry.
+        to: Vec<u8>,
+    },
 }
 
 impl EntryKind {
@@ -78,6 +84,7 @@ impl EntryKind {
             Self::File { .. } => "file",
             Self::Directory => "directory",
             Self::Symlink { .. } => "symbolic link",
+            Self::HardLink { .. } => "hard link",
         }
     }
 }
@@ -88,7 +95,7 @@ impl Entry {
     pub fn len(&self) -> u64 {
         match self.kind {
             EntryKind::File { len } => len,
-            EntryKind::Directory | EntryKind::Symlink { .. } => 0,
+            EntryKind::Directory | EntryKind::Symlink { .. } | EntryKind::HardLink { .. } => 0,
         }
     }
 
@@ -130,12 +137,17 @@ impl Manifest {
             .fold(0, u64::saturating_add)
     }
 
-    /// How many entries are files.
+    /// How many entries are files, or further names of these.
     #[must_use]
     pub fn file_count(&self) -> u64 {
         self.entries
             .iter()
-            .filter(|entry| matches!(entry.kind, EntryKind::File { .. }))
+            .filter(|entry| {
+                matches!(
+                    entry.kind,
+                    EntryKind::File { .. } | EntryKind::HardLink { .. }
+                )
+            })
             .count() as u64
     }
 

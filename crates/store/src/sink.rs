@@ -170,6 +170,8 @@ pub struct Landed {
     pub owners_not_kept: u64,
     /// Extended attributes that could not be set.
     pub attributes_not_kept: u64,
+    /// Further names of files that are files of their own: the file system cannot link.
+    pub links_not_kept: u64,
     /// Files and links that were there before, the same, and stay as they were.
     pub unchanged_files: u64,
     /// What no source has and was removed.

@@ -150,6 +150,13 @@ pub(crate) fn stat_entry(dir: BorrowedFd<'_>, name: &[u8]) -> Result<Stat, Errno
     fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)
 }
 
+/// Gives what an `O_PATH` descriptor names a further name in `dir`, which must be on the same file system. Nothing that has the
+/// name already is replaced, and no link is followed.
+pub(crate) fn link(file: BorrowedFd<'_>, dir: BorrowedFd<'_>, name: &[u8]) -> Result<(), Errno> {
+    let old = format!("/proc/self/fd/{}", file.as_raw_fd());
+    fs::linkat(fs::CWD, old, dir, name, AtFlags::SYMLINK_FOLLOW)
+}
+
 /// Sets permissions and modification time of what an `O_PATH` descriptor names.
 ///
 /// Goes through `/proc/self/fd`, because neither the descriptor's own calls nor the calls by name

@@ -18,6 +18,8 @@
 //! A folder that stood in DEST, and DEST itself, keeps its mode and its time; what is new has those of the source. A new
 //! folder below one whose group is inherited (the set-group bit) has that group and that bit, as any program's there.
 //!
+//! Further names of a file are made on commit, after the file. Where the file system has none, each is a file of its own.
+//!
 //! Owners, and extended attributes, are set where the manifest has them, as far as possible; the set-user and set-group bits
 //! only together with the owner, without which they would give rights to the wrong one.
 
@@ -50,6 +52,7 @@ mod as_sink;
 mod commit;
 mod extra;
 mod kept;
+mod links;
 mod parts;
 mod preview;
 mod resume;
@@ -104,6 +107,9 @@ struct Tree {
     /// A commit has ended well.
     named: AtomicBool,
     kept_state: Mutex<kept::KeptState>,
+    /// Files with further names, and these.
+    names: HashMap<u32, Vec<u32>>,
+    links: Mutex<links::Links>,
     /// Whether new entries of the stage get ACLs from a folder above it.
     inherits_acl: OnceLock<bool>,
 }
@@ -265,6 +271,8 @@ impl Tree {
                 .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
         };
         let tree = Self {
+            names: links::names(&entries),
+            links: Mutex::default(),
             entries,
             dest: dest.to_owned(),
             stage_parent: stage_parent.map_err(|errno| failed(Operation::Open, errno))?,
@@ -598,7 +606,7 @@ fn join(base: &Path, path: &[u8]) -> PathBuf {
 fn replaceable(wanted: &EntryKind, found: FileType) -> bool {
     match wanted {
         EntryKind::Directory => found == FileType::Directory,
-        EntryKind::File { .. } | EntryKind::Symlink { .. } => {
+        EntryKind::File { .. } | EntryKind::Symlink { .. } | EntryKind::HardLink { .. } => {
             matches!(found, FileType::RegularFile | FileType::Symlink)
         }
     }

@@ -15,6 +15,7 @@ use support::*;
 const ALL: Keep = Keep {
     owners: true,
     attributes: true,
+    links: false,
 };
 
 const ACCESS: &str = "system.posix_acl_access";

@@ -317,6 +317,9 @@ pub struct Options {
     /// nothing is made: receivers answer Look with what they would do, and it ends
     #[prost(bool, tag = "50")]
     pub dry_run: bool,
+    /// names of one file arrive as names of one file
+    #[prost(bool, tag = "31")]
+    pub hard_links: bool,
     /// the user wants Plan.delete
     #[prost(bool, tag = "51")]
     pub delete: bool,
@@ -1016,6 +1019,9 @@ pub struct Landed {
     /// files and links that were there, the same
     #[prost(uint64, tag = "5")]
     pub unchanged_files: u64,
+    /// names that are files of their own, where hard links were to be kept
+    #[prost(uint64, tag = "32")]
+    pub links_not_kept: u64,
     /// files and links that no source has
     #[prost(uint64, tag = "50")]
     pub removed_files: u64,

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use super::left_out::bounded;
+use super::names::Names;
 use super::{Entry, EntryKind, Kept, LeftOut, MODE_OF_NONE, Manifest, ManifestError, Scan};
 use crate::version::Version;
 
@@ -35,6 +36,9 @@ impl Manifest {
                     path.append(&mut entry.path);
                 }
                 entry.path = path;
+                if let EntryKind::HardLink { to } = &mut entry.kind {
+                    *to = [name.as_slice(), b"/", to].concat();
+                }
                 entries.push(entry);
             }
         }
@@ -55,6 +59,7 @@ impl Scan {
         let mut manifests = Vec::new();
         let (mut skipped, mut special, mut attributes_unread) = (0, 0, 0);
         let (mut left_out, mut left_out_more) = (Vec::new(), 0);
+        let mut names = Names::default();
         for (name, thing) in things {
             for (entry, version) in thing.manifest.entries.iter().zip(&*thing.versions) {
                 let path = [name.as_slice(), b"/", &entry.path];
@@ -65,6 +70,7 @@ impl Scan {
                 };
                 versions.push((path, *version));
             }
+            names.add_below(&name, &thing.names);
             skipped += thing.skipped;
             special += thing.special;
             attributes_unread += thing.attributes_unread;
@@ -79,10 +85,13 @@ impl Scan {
         // The order of the entries: no path is there twice.
         versions.sort_unstable_by(|a, b| a.0.cmp(&b.0));
         let versions = versions.into_iter().map(|(_, version)| version);
-        let mut found: Vec<(Entry, Version)> = manifest.entries.into_iter().zip(versions).collect();
+        let mut entries = manifest.entries;
+        names.split(&mut entries);
+        let mut found: Vec<(Entry, Version)> = entries.into_iter().zip(versions).collect();
         let (left_out, more) = bounded(left_out, &HashSet::new(), &mut found);
         left_out_more += more;
-        let (entries, versions): (Vec<Entry>, Vec<Version>) = found.into_iter().unzip();
+        let (mut entries, versions): (Vec<Entry>, Vec<Version>) = found.into_iter().unzip();
+        names.join(&mut entries);
         Ok(Self {
             manifest: Arc::new(Manifest { entries }),
             versions: versions.into(),
@@ -91,6 +100,7 @@ impl Scan {
             left_out,
             left_out_more,
             attributes_unread,
+            names,
         })
     }
 }

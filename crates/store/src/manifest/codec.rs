@@ -7,6 +7,7 @@
 //!    kind 0, file:      length u64
 //!    kind 1, directory: nothing
 //!    kind 2, symlink:   target length u16 | target
+//!    kind 3, hard link: length u16 | path of the file, an earlier entry of kind 0
 //!    kind + 16:         then uid u32 | gid u32 | user length u16 | user | group length u16 | group
 //!    kind + 32:         then count u16 >= 1 | per attribute: name length u16 | name | value length u32 | value
 //! ```
@@ -23,12 +24,13 @@ pub const PATH_LEN_MAX: usize = ropewalk_model::journal::PATH_LEN_MAX;
 pub const COMPONENT_LEN_MAX: usize = 255;
 
 const MAGIC: [u8; 4] = *b"RWMF";
-const VERSION: u16 = 2;
+const VERSION: u16 = 3;
 /// Bytes of the shortest entry, the root directory: bounds what a count can make us allocate.
 const ENTRY_LEN_MIN: usize = 1 + 2 + 8 + 4 + 2;
 const KIND_FILE: u8 = 0;
 const KIND_DIRECTORY: u8 = 1;
 const KIND_SYMLINK: u8 = 2;
+const KIND_HARD_LINK: u8 = 3;
 const HAS_OWNER: u8 = 16;
 const HAS_ATTRIBUTES: u8 = 32;
 
@@ -84,6 +86,7 @@ impl Manifest {
                 EntryKind::File { .. } => KIND_FILE,
                 EntryKind::Directory => KIND_DIRECTORY,
                 EntryKind::Symlink { .. } => KIND_SYMLINK,
+                EntryKind::HardLink { .. } => KIND_HARD_LINK,
             };
             out.push(kind | flags(&entry.kept));
             out.extend_from_slice(&(entry.mode as u16).to_le_bytes());
@@ -93,7 +96,9 @@ impl Manifest {
             match &entry.kind {
                 EntryKind::File { len } => out.extend_from_slice(&len.to_le_bytes()),
                 EntryKind::Directory => {}
-                EntryKind::Symlink { target } => encode_name(&mut out, target),
+                EntryKind::Symlink { target: name } | EntryKind::HardLink { to: name } => {
+                    encode_name(&mut out, name);
+                }
             }
             encode_kept(&mut out, &entry.kept);
         }
@@ -150,14 +155,17 @@ impl Manifest {
             check_path(&entry.path)
                 .then_some(())
                 .ok_or_else(|| ManifestError::Path(shown()))?;
-            check_values(entry)
+            (check_values(entry) && check_link(before, entry))
                 .then_some(())
                 .ok_or_else(|| ManifestError::Value(shown()))?;
             if before.last().is_some_and(|last| last.path >= entry.path) {
                 return Err(ManifestError::Order(shown()));
             }
             let placed = match parent_of(&entry.path) {
-                None => !matches!(entry.kind, EntryKind::Symlink { .. }),
+                None => !matches!(
+                    entry.kind,
+                    EntryKind::Symlink { .. } | EntryKind::HardLink { .. }
+                ),
                 Some(parent) => is_directory(before, parent),
             };
             placed
@@ -191,6 +199,7 @@ fn decode_entry(input: &mut Input<'_>) -> Result<Entry, ManifestError> {
         KIND_SYMLINK => EntryKind::Symlink {
             target: input.name()?,
         },
+        KIND_HARD_LINK => EntryKind::HardLink { to: input.name()? },
         _ => return Err(ManifestError::Value(path.escape_ascii().to_string())),
     };
     Ok(Entry {
@@ -268,6 +277,7 @@ fn check_values(entry: &Entry) -> bool {
         EntryKind::Symlink { target } => {
             !target.is_empty() && target.len() <= PATH_LEN_MAX && !target.contains(&0)
         }
+        EntryKind::HardLink { .. } => entry.kept == Kept::default(),
         EntryKind::File { .. } | EntryKind::Directory => true,
     };
     let made_up = entry.is_of_none()
@@ -279,6 +289,20 @@ fn check_values(entry: &Entry) -> bool {
         && entry.kept.is_valid()
         && (entry.mode <= 0o7777 || made_up)
         && entry.mtime_nanoseconds < 1_000_000_000
+}
+
+/// Whether a further name is one of a file before it, with mode and time of that.
+fn check_link(before: &[Entry], entry: &Entry) -> bool {
+    let EntryKind::HardLink { to } = &entry.kind else {
+        return true;
+    };
+    let found = before.binary_search_by(|known| known.path.cmp(to));
+    found.is_ok_and(|at| {
+        let file = &before[at];
+        let times = |entry: &Entry| (entry.mtime_seconds, entry.mtime_nanoseconds);
+        matches!(file.kind, EntryKind::File { .. })
+            && (file.mode, times(file)) == (entry.mode, times(entry))
+    })
 }
 
 fn is_directory(sorted: &[Entry], path: &[u8]) -> bool {

@@ -76,15 +76,17 @@ fn in_words(entry: &Entry) -> String {
 fn difference_of(x: &Entry, y: &Entry, [first, second]: [&str; 2]) -> Option<String> {
     match (&x.kind, &y.kind) {
         (EntryKind::Directory, EntryKind::Directory) => None,
-        (EntryKind::Symlink { target: to }, EntryKind::Symlink { target: other }) => (to != other)
-            .then(|| {
+        (EntryKind::Symlink { target: to }, EntryKind::Symlink { target: other })
+        | (EntryKind::HardLink { to }, EntryKind::HardLink { to: other }) => {
+            (to != other).then(|| {
                 format!(
                     "{} leads to \"{}\" in {first} and to \"{}\" in {second}",
                     in_words(x),
                     to.escape_ascii(),
                     other.escape_ascii()
                 )
-            }),
+            })
+        }
         (EntryKind::File { len }, EntryKind::File { len: other }) if len != other => Some(format!(
             "{} has {len} bytes in {first} and {other} in {second}",
             in_words(x)

@@ -29,6 +29,8 @@ pub struct Keep {
     pub owners: bool,
     /// Extended attributes and ACLs.
     pub attributes: bool,
+    /// Which names are of one file.
+    pub links: bool,
 }
 
 /// What an entry has of it.

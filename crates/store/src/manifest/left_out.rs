@@ -67,6 +67,11 @@ impl Scan {
             false => ranges(&self.manifest),
         };
         let range = |path: &[u8]| {
+            // What lacks the bytes of a file lacks those of its other names.
+            let path = match self.manifest.entry(path).map(|entry| &entry.kind) {
+                Some(EntryKind::HardLink { to }) => to,
+                _ => path,
+            };
             let at = ranges
                 .binary_search_by(|(entry, _)| entry.cmp(&path))
                 .ok()?;

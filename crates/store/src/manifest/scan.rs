@@ -11,6 +11,7 @@ use rustix::fs::{Access, AtFlags, Dir, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
 use super::left_out::{LeftOut, bounded, reason};
+use super::names::Names;
 use super::{Entry, EntryKind, Keep, Kept, Manifest, Reader};
 use crate::error::{Operation, StoreError};
 use crate::file_systems::FileSystem;
@@ -37,6 +38,8 @@ pub struct Scan {
     pub left_out_more: u64,
     /// Extended attributes that could not be read and are not recorded.
     pub attributes_unread: u64,
+    /// Files with several names, where these were asked for.
+    pub(super) names: Names,
 }
 
 impl Scan {
@@ -57,8 +60,8 @@ impl Scan {
         Self::read_keeping(root, Keep::default())
     }
 
-    /// As [`Scan::read`], and records owners and extended attributes as asked. Cost: a call more an entry for the attributes, and
-    /// one for each of them.
+    /// As [`Scan::read`], and records owners, extended attributes and hard links as asked. Cost: a call more an entry for the
+    /// attributes, and one for each of them; memory for each file with several names.
     ///
     /// # Errors
     /// As [`Scan::read`].
@@ -93,6 +96,7 @@ impl Scan {
             left_out: Vec::new(),
             dropped: HashSet::new(),
             reader: Reader::new(keep),
+            names: Names::new(keep.links),
             filter,
             name,
         };
@@ -114,10 +118,12 @@ impl Scan {
             pending.extend(directories.map(|(entry, _)| entry.path.clone()));
         }
         let (mut found, skipped, special) = (walk.found, walk.skipped, walk.special);
+        let names = walk.names;
         let attributes_unread = walk.reader.unread;
         let (left_out, left_out_more) = bounded(walk.left_out, &walk.dropped, &mut found);
         found.sort_unstable_by(|a, b| a.0.path.cmp(&b.0.path));
-        let (entries, versions): (Vec<Entry>, Vec<Version>) = found.into_iter().unzip();
+        let (mut entries, versions): (Vec<Entry>, Vec<Version>) = found.into_iter().unzip();
+        names.join(&mut entries);
         let manifest = Manifest { entries };
         manifest.check().map_err(|reason| StoreError::Manifest {
             path: root.to_owned(),
@@ -131,6 +137,7 @@ impl Scan {
             left_out,
             left_out_more,
             attributes_unread,
+            names,
         })
     }
 }
@@ -157,6 +164,7 @@ struct Walk<'a> {
     /// Folders that were found and cannot be listed.
     dropped: HashSet<Vec<u8>>,
     reader: Reader,
+    names: Names,
     filter: &'a Filter,
     /// What the root is called in the copy.
     name: &'a [u8],
@@ -319,6 +327,7 @@ impl Walk<'_> {
             if system.is_some_and(FileSystem::keeps_inodes) {
                 version = Version::of(stat);
             }
+            self.names.note(&entry.path, stat);
         }
         self.found.push((entry, version));
         Ok(())

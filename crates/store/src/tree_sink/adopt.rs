@@ -163,6 +163,7 @@ impl Tree {
 
     /// Looks which files of a leftover are there and wanted.
     fn look(&self, leftover: &mut Leftover, recorded: &[Recorded], adopt: Adopt) {
+        let is_in_place = leftover.is_in_place;
         let Leftover { places, folder, .. } = leftover;
         let mut roots: Vec<Option<Folders<'_>>> = places
             .iter()
@@ -184,9 +185,16 @@ impl Tree {
             let stats = places.iter().zip(&mut roots).map(|(place, root)| {
                 match (entry.path.is_empty(), root) {
                     (true, _) => sys::stat_entry(folder.as_fd(), &place.name),
-                    (false, Some(root)) => root
-                        .parent(&entry.path)
-                        .and_then(|(folder, name)| sys::stat_entry(folder, name)),
+                    (false, Some(root)) => {
+                        let stat = stat_below(root, &entry.path);
+                        match self.names.get(&(object as u32)).filter(|_| !is_in_place) {
+                            Some(names) => stat.and_then(|stat| {
+                                self.remove_names(root, &stat, names);
+                                stat_below(root, &entry.path)
+                            }),
+                            None => stat,
+                        }
+                    }
                     (false, None) => Err(Errno::NOENT),
                 }
             });
@@ -207,6 +215,22 @@ impl Tree {
                     safe,
                     units: file.units.clone(),
                 });
+            }
+        }
+    }
+
+    /// Takes the further names away that a commit that did not end has given to a file under its temporary name.
+    fn remove_names(&self, root: &mut Folders<'_>, stat: &Stat, names: &[u32]) {
+        if stat.st_nlink == 1 {
+            return;
+        }
+        for name in names {
+            let path = &self.entries[*name as usize].path;
+            if stat_below(root, path).is_ok_and(|found| found.st_ino == stat.st_ino)
+                && let Ok((folder, name)) = root.parent(path)
+            {
+                // A file with a second name is sent again.
+                let _ = rustix::fs::unlinkat(folder, name, AtFlags::empty());
             }
         }
     }
@@ -398,6 +422,11 @@ impl Tree {
         }
         Ok(())
     }
+}
+
+fn stat_below(root: &mut Folders<'_>, path: &[u8]) -> Result<Stat, Errno> {
+    let (folder, name) = root.parent(path)?;
+    sys::stat_entry(folder, name)
 }
 
 impl Place {

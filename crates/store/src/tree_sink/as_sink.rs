@@ -95,7 +95,8 @@ impl Sink for TreeSink {
         tree.note_ending();
         let lacks = |piece: &&Piece| !missing.clipped(piece.range).is_empty();
         let pieces = self.staging.layout.pieces();
-        let omitted: HashSet<u32> = pieces.iter().filter(lacks).map(|p| p.object).collect();
+        let mut omitted: HashSet<u32> = pieces.iter().filter(lacks).map(|p| p.object).collect();
+        tree.add_names(&mut omitted);
         let is_whole = |(object, entry): (u32, &Entry)| {
             let is_new = !omitted.contains(&object) && !tree.unchanged.contains(&object);
             commit::is_name_of_file(entry) && is_new
@@ -125,6 +126,7 @@ impl Sink for TreeSink {
         Landed {
             owners_not_kept,
             attributes_not_kept,
+            links_not_kept: self.staging.target.links_not_kept(),
             ..lock(&self.staging.target.landed).clone()
         }
     }

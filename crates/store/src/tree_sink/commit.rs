@@ -110,7 +110,8 @@ impl Tree {
     ///
     /// # Errors
     /// What kept one of them from being removed: it would be renamed with its folder.
-    pub(super) fn omit(&self, omitted: HashSet<u32>) -> Result<(), StoreError> {
+    pub(super) fn omit(&self, mut omitted: HashSet<u32>) -> Result<(), StoreError> {
+        self.add_names(&mut omitted);
         let omitted = self.omitted.get_or_init(|| omitted);
         let Some(root) = &self.root else {
             return Ok(());
@@ -247,7 +248,7 @@ impl Tree {
     fn complete(
         &self,
         folders: &mut Folders<'_>,
-        moved: Option<&mut Folders<'_>>,
+        mut moved: Option<&mut Folders<'_>>,
         entry: &Entry,
         object: u32,
     ) -> Result<(), StoreError> {
@@ -259,7 +260,7 @@ impl Tree {
         if folders.kind(&entry.path).map_err(failed)?.is_none()
             && !entry.is_empty()
             && self.moving.load(Ordering::Acquire)
-            && let Some(moved) = moved
+            && let Some(moved) = moved.as_deref_mut()
             && let Some(true) = self.stands(moved, entry)
         {
             return Ok(());
@@ -278,6 +279,7 @@ impl Tree {
                 }
                 Err(errno) => Err(failed(errno)),
             },
+            EntryKind::HardLink { .. } => self.make_link(folder, name, object, moved),
             EntryKind::File { .. } | EntryKind::Directory => {
                 self.complete_file(folder, name, entry, object)?;
                 self.set_metadata(folder, name, entry, object)
@@ -398,7 +400,7 @@ impl Tree {
         let moving = self.moving.swap(true, Ordering::AcqRel);
         for (object, entry) in self.kept() {
             let path = entry.path.as_slice();
-            let Some(parent) = parent_of(path) else {
+            let Some(parent) = parent_of(path).filter(|_| !self.is_left(object)) else {
                 continue;
             };
             let is_folder = entry.kind == EntryKind::Directory;

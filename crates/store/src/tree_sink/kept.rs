@@ -220,6 +220,7 @@ impl Tree {
         let keep = Keep {
             owners: false,
             attributes: true,
+            links: false,
         };
         let mode = stat.st_mode & 0o7777;
         let Some(owner) = &entry.kept.owner else {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use ropewalk_model::{Layout, Piece, RangeSet};
 
 use crate::error::StoreError;
-use crate::manifest::{Entry, Manifest};
+use crate::manifest::{Entry, EntryKind, Manifest};
 
 /// A manifest and where its bytes begin in the data space.
 #[derive(Debug, Clone)]
@@ -67,6 +67,17 @@ pub(super) fn merge(parts: &[Part]) -> Result<(Vec<Entry>, Layout), StoreError> 
     // Stable: of several, the first part's folder stays.
     entries.sort_by(|a, b| a.path.cmp(&b.path));
     entries.dedup_by(|next, kept| next.path == kept.path);
+    // A further name of a file that is left out is left out, too.
+    let is_there = |entry: &Entry| match &entry.kind {
+        EntryKind::HardLink { to } => entries.binary_search_by(|e| e.path.cmp(to)).is_ok(),
+        _ => true,
+    };
+    let lost: HashSet<Vec<u8>> = entries
+        .iter()
+        .filter(|entry| !is_there(entry))
+        .map(|entry| entry.path.clone())
+        .collect();
+    entries.retain(|entry| !lost.contains(&entry.path));
     let mut pieces = Vec::new();
     for (part, layout, left_out) in placed {
         for piece in layout.pieces() {

@@ -116,7 +116,7 @@ impl TreeSink {
 fn previewed(path: Vec<u8>, kind: &EntryKind) -> Previewed {
     let (act, len) = match kind {
         EntryKind::File { len } => (Act::Send, *len),
-        EntryKind::Symlink { .. } => (Act::Send, 0),
+        EntryKind::Symlink { .. } | EntryKind::HardLink { .. } => (Act::Send, 0),
         EntryKind::Directory => (Act::Make, 0),
     };
     Previewed { path, len, act }

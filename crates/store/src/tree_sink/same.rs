@@ -4,6 +4,8 @@
 //! read. A file that was last changed when it was last written was written there, and is not taken for a copy: the kernel's
 //! clock of files is so coarse that two files of one size often have the same time. A link is the same when its target is.
 //!
+//! A further name of a file is the same when it is one of the file that stays as it is.
+//!
 //! A file of another mode is the same where the mode can be set and is that of no other name: else it is replaced, as any other.
 
 use std::collections::{HashMap, HashSet};
@@ -44,7 +46,11 @@ impl Same {
         self.differing.clear();
     }
 
-    fn remove(&mut self, object: u32) {
+    pub fn insert(&mut self, object: u32) {
+        self.entries.insert(object);
+    }
+
+    pub fn remove(&mut self, object: u32) {
         self.entries.remove(&object);
         self.differing.remove(&object);
     }
@@ -78,6 +84,7 @@ impl Tree {
         let mut folders = Folders::new(dest.as_fd());
         let mut absent: HashSet<&[u8]> = HashSet::new();
         let mut found = Found::new();
+        let mut places = HashMap::new();
         for (object, entry) in (0..).zip(&self.entries) {
             let Some(parent) = parent_of(&entry.path) else {
                 continue;
@@ -116,7 +123,9 @@ impl Tree {
                 same.alike.insert(object);
             }
             self.check_names(&stat, object, &mut found, &mut same)?;
+            self.note_place(&stat, object, folder, name, &mut places);
         }
+        self.judge_links(&places, &mut same);
         Ok(same)
     }
 
@@ -134,6 +143,10 @@ impl Tree {
         let Some(other) = found.insert((stat.st_dev, stat.st_ino), object) else {
             return Ok(());
         };
+        let file = self.first_of(object);
+        if stat.st_nlink > 1 && file.is_some() && file == self.first_of(other) {
+            return Ok(());
+        }
         if stat.st_nlink == 1 {
             let path = |object: u32| self.final_path(&self.entries[object as usize]);
             return Err(StoreError::SameFile {
@@ -186,6 +199,16 @@ impl Tree {
         let pieces = layout.pieces().iter();
         let known = pieces.filter(|piece| unchanged.contains_range(piece.range));
         self.unchanged.extend(known.map(|piece| piece.object));
+        // A file that is replaced leaves its other names behind.
+        let lost: Vec<u32> = self
+            .names
+            .iter()
+            .filter(|(file, _)| !self.unchanged.contains(file))
+            .flat_map(|(_, names)| names.clone())
+            .collect();
+        for object in lost {
+            self.unchanged.remove(&object);
+        }
     }
 
     /// Whether a file that was to stay as it is still is the same. Another node may have been surer of it than this one.
@@ -283,18 +306,28 @@ impl Tree {
         Ok(())
     }
 
+    /// Whether this process may give a file another mode, and no name elsewhere gets it, too; of a file with further names in the
+    /// tree [`Tree::judge_links`] looks at these.
+    fn can_be_set(&self, stat: &Stat, object: u32) -> bool {
+        let user = rustix::process::geteuid();
+        let is_alone = stat.st_nlink == 1 || self.names.contains_key(&object);
+        is_alone && (user.is_root() || user.as_raw() == stat.st_uid)
+    }
+
     /// Whether what stands under a name is what the entry makes of it, but for mode, owner and attributes that can be set.
     fn is_same(&self, stat: &Stat, object: u32, folder: BorrowedFd<'_>, name: &[u8]) -> bool {
         let entry = self.entry(object);
         let found = FileType::from_raw_mode(stat.st_mode);
         match &entry.kind {
             EntryKind::Directory => found == FileType::Directory,
+            // Known when all names of its file were looked at.
+            EntryKind::HardLink { .. } => false,
             EntryKind::File { .. } => {
                 let written_at = (stat.st_mtime, stat.st_mtime_nsec);
                 let is_copy = written_at != (stat.st_ctime, stat.st_ctime_nsec);
                 is_file(stat, entry)
                     && is_copy
-                    && (can_be_set(stat) || self.is_kept(stat, object, folder, name))
+                    && (self.can_be_set(stat, object) || self.is_kept(stat, object, folder, name))
             }
             EntryKind::Symlink { target } => {
                 found == FileType::Symlink
@@ -303,12 +336,6 @@ impl Tree {
             }
         }
     }
-}
-
-/// Whether this process may give a file another mode, and no name elsewhere gets it, too.
-fn can_be_set(stat: &Stat) -> bool {
-    let user = rustix::process::geteuid();
-    stat.st_nlink == 1 && (user.is_root() || user.as_raw() == stat.st_uid)
 }
 
 /// Whether a file is the finished one of an entry, by kind, size and time. A file system may keep whole seconds, microseconds or

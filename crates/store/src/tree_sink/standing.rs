@@ -211,7 +211,12 @@ impl Tree {
         object: u32,
         heritage: Heritage,
     ) -> Result<(), StoreError> {
-        if entry.kind != EntryKind::Directory && self.has_own_group(object, entry) {
+        // The file gets it under its first name.
+        if self.is_linked(object) {
+            return Ok(());
+        }
+        let file = self.file_of(object);
+        if entry.kind != EntryKind::Directory && self.has_own_group(object, file) {
             return Ok(());
         }
         let (folder, name) = folders
@@ -226,7 +231,9 @@ impl Tree {
                     let mode = Mode::from_raw_mode(stat.st_mode & 0o1777 | bit);
                     rustix::fs::chmodat(folder, name, mode, AtFlags::empty())
                 }
-                EntryKind::File { .. } | EntryKind::Symlink { .. } => Ok(()),
+                EntryKind::File { .. } | EntryKind::Symlink { .. } | EntryKind::HardLink { .. } => {
+                    Ok(())
+                }
             });
         match given {
             // A user who is not of the group cannot give it away: it stays that of the user, who has no rights less.
