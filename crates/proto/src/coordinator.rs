@@ -340,6 +340,7 @@ impl Coordinator {
             return;
         }
         self.enter(Step::End);
+        self.looking.end();
         // Nodes that are still there remove what is temporary.
         for node in 0..self.nodes.len() as u32 {
             self.tell_finish(node, true);

@@ -45,6 +45,11 @@ impl Looking {
             .filter(|_| now.since(self.began_at) > OPEN_TIME_MAX)
     }
 
+    /// No answer is awaited any more: the transfer is over.
+    pub fn end(&mut self) {
+        self.awaited = None;
+    }
+
     /// The node whose decision holds for all.
     pub fn decided_by(&self) -> Option<u32> {
         self.decided_by

@@ -327,3 +327,15 @@ fn nobody_looks_in_vain() {
     let told = actions(&mut c);
     assert!(asked(&told).is_empty() && has_plan(&told));
 }
+
+/// A transfer that is refused while a node looks awaits no answer; one that is under way changes nothing.
+#[test]
+fn a_transfer_that_ends_awaits_no_answer() {
+    let mut c = opened_by(Same::Kept);
+    assert_eq!(asked(&actions(&mut c)), [1]);
+    c.handle_lost(0, "gone", Instant(2));
+    assert_eq!(outcome(&actions(&mut c)), Some(Outcome::Refused));
+    c.check();
+    assert!(look(&mut c, 1, found(0, 50), 3).is_empty());
+    c.check();
+}
