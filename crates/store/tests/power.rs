@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use ropewalk_model::{Range, RangeSet};
-use ropewalk_store::{Entry, EntryKind, Sink as _};
+use ropewalk_store::{Adopt, Entry, EntryKind, FileSource, Part, Scan, Sink as _, TreeSink};
 
 mod support;
 use support::power::Trace;
@@ -13,6 +13,8 @@ use support::*;
 const POINTS: u64 = 1000;
 
 const WRITER: &str = "ROPEWALK_POWER_WRITER";
+
+const TOGETHER: &str = "ROPEWALK_POWER_TOGETHER";
 
 /// Large enough that a part of it is kept where a transfer fails.
 const MIBS: u64 = 3;
@@ -134,4 +136,62 @@ fn nothing_is_safe_that_a_power_cut_took() {
         trace.len()
     );
     assert!(adopted > points / 10 && unchanged > points / 10);
+}
+
+fn lead(from: &Path, to: &Path, number: u32) -> (FileSource, [Part; 1], TreeSink) {
+    let scan = Scan::read(from).unwrap();
+    let source = FileSource::open_tree(from, &scan, 0).unwrap();
+    let parts = [Part::whole(0, scan.manifest)];
+    let lead = TreeSink::lead(to, &parts, &id(number), 0, Adopt::All).unwrap();
+    (source, parts, lead)
+}
+
+/// What is traced: two nodes write a copy; the second one has received nothing when the power is lost.
+#[test]
+fn writers_together() {
+    let Some(folder) = std::env::var_os(TOGETHER) else {
+        return;
+    };
+    let folder = Path::new(&folder);
+    let (from, to) = (folder.join("v1"), folder.join("disk/to"));
+    let (source, parts, first) = lead(&from, &to, 1);
+    make_safe(&source, &first, Range::new(0, 5000 + MIB));
+    let found = first.present().unchanged;
+    let second = TreeSink::share(&to, &parts, &id(1), 1, &found).unwrap();
+    std::process::exit(i32::from(second.layout().pieces().is_empty()));
+}
+
+/// A node that loses its power before it has received anything takes nothing away from the others.
+#[test]
+fn a_node_that_has_nothing_yet_loses_nothing_of_others() {
+    let (_keep, folder) = folder();
+    make_sources(&folder);
+    let disk = folder.join("disk");
+    std::fs::create_dir(&disk).unwrap();
+    let program = std::env::current_exe().unwrap();
+    let command = [program.to_str().unwrap(), "--exact", "writers_together"];
+    let Some(trace) = Trace::of(&command, (TOGETHER, &folder), &disk) else {
+        eprintln!("SKIPPED: there is no strace here");
+        return;
+    };
+    let memory = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir());
+    let memory = memory.unwrap();
+    let memory = memory.path().canonicalize().unwrap();
+    for point in 0..50 {
+        let disk = memory.join(point.to_string());
+        std::fs::create_dir(&disk).unwrap();
+        let mut state = point * 2 + 1;
+        let mut random = |end: u64| {
+            state = u64::wrapping_mul(state, 0x5851_f42d_4c95_7f2d).wrapping_add(99);
+            (state >> 33) % end.max(1)
+        };
+        trace.replay(trace.len(), &disk, &mut random);
+        let (.., next) = lead(&folder.join("v1"), &disk.join("to"), 2);
+        let adopted = next.present().adopted;
+        assert_eq!(
+            adopted,
+            RangeSet::from(Range::new(0, 5000 + MIB)),
+            "point {point}"
+        );
+    }
 }

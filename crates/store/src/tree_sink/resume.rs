@@ -96,7 +96,17 @@ impl Tree {
         if progress.is_off {
             return Ok(());
         }
-        match Journal::create(self.stage_parent.as_fd(), &name) {
+        let created = Journal::create(self.stage_parent.as_fd(), &name);
+        // What this node makes cannot be told from what it left, if it loses its power, without the header: then no later transfer
+        // would take over what the others have written.
+        let created = created.and_then(|journal| {
+            if progress.node.is_some() {
+                journal.sync()?;
+                rustix::fs::fsync(&self.stage_parent)?;
+            }
+            Ok(journal)
+        });
+        match created {
             Ok(journal) => progress.journal = Some(journal),
             Err(errno) if progress.node.is_some() && errno != Errno::NAMETOOLONG => {
                 let path = self.stage_parent_path.join(OsStr::from_bytes(&name));
