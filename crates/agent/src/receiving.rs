@@ -15,7 +15,7 @@ use ropewalk_proto::control::{self, Verify, from_agent, to_agent};
 use ropewalk_proto::coordinator;
 use ropewalk_proto::ledger::LaneId;
 use ropewalk_proto::node::fetch::{Receiving, Writer};
-use ropewalk_proto::node::{Duties, End, Event, Failure, Node, RETRY_PAUSES, Streams, Wish};
+use ropewalk_proto::node::{Close, Duties, End, Event, Failure, Node, RETRY_PAUSES, Streams, Wish};
 
 use ropewalk_store::{Present, StoreError};
 
@@ -419,25 +419,22 @@ impl Fetch {
     /// Files that other nodes write too are removed only when `shared` states that no node continues.
     pub fn stop(&self, discard: bool, shared: bool) {
         let mut state = self.state.lock();
-        let settled = state.node.to_record();
-        state.node.handle_end(End {
+        let close = state.node.close(End {
             discards: discard,
             discards_shared: shared,
         });
+        drop(state);
         self.changed.notify_all();
         self.ways.clear();
-        if discard && !state.node.is_renamed() {
-            let is_wrong = state.node.is_wrong();
-            let refused = state.node.fetch().missing_refused();
-            drop(state);
-            match self.sinks() {
-                Some(sinks) if is_wrong => sinks.discard(shared),
-                Some(sinks) => {
-                    self.record_last(&sinks, settled);
-                    sinks.give_up(&refused);
+        if close != Close::Leave {
+            match (self.sinks(), close) {
+                (Some(sinks), Close::Discard) => sinks.discard(shared),
+                (Some(sinks), Close::SetAside(unfinished)) => {
+                    self.record_last(&sinks, unfinished.settled);
+                    sinks.give_up(&unfinished.refused);
                     sinks.set_aside(shared);
                 }
-                None => {}
+                _ => {}
             }
             if shared {
                 self.remove_unmade();
@@ -469,18 +466,15 @@ impl Fetch {
     /// removed. Whether any file was renamed. In words when it fails.
     pub fn commit_whole_files(&self) -> Result<bool, String> {
         let mut state = self.state.lock();
-        let missing = state.node.missing_of_rename();
-        let refused = state.node.fetch().missing_refused();
-        let settled = state.node.to_record();
-        state.node.handle_end(End::default());
+        let (missing, unfinished) = state.node.close_whole_files();
         drop(state);
         self.changed.notify_all();
         let sinks = self.sinks().filter(|sinks| !sinks.is_shared());
         let (Some(sinks), Some(missing)) = (sinks, missing) else {
             return Ok(false);
         };
-        self.record_last(&sinks, settled);
-        sinks.give_up(&refused);
+        self.record_last(&sinks, unfinished.settled);
+        sinks.give_up(&unfinished.refused);
         let renamed = sinks.commit_whole_files(&missing);
         let renamed = renamed.map_err(|error| error.to_string())?;
         if renamed {

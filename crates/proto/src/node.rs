@@ -21,6 +21,7 @@ use crate::control::{self, Done, Peer, Plan, Revision, Status};
 use crate::ledger::LaneId;
 use fetch::{Difference, Receiving};
 
+mod close;
 mod durable;
 pub mod fetch;
 mod lanes;
@@ -32,6 +33,7 @@ mod streams;
 #[cfg(test)]
 mod tests;
 
+pub use close::{Close, Unfinished};
 pub use durable::{Promise, Syncs};
 pub use lanes::{Arrival, Link, UNITS_OUTSTANDING_DATAGRAMS, UNITS_OUTSTANDING_MAX};
 pub use life::Life;
