@@ -2,9 +2,18 @@
 //!
 //! What it receives is driven by the machine of the agents' own, in [`Receiver`].
 
-use ropewalk_model::{Instant, Nanos, RangeSet};
-use ropewalk_proto::control::{self, Opened, OpenedSource, Plan, ToAgent, from_agent, to_agent};
+use std::collections::BTreeMap;
+
+use ropewalk_model::journal::Adopt;
+use ropewalk_model::{Instant, Nanos, Range, RangeSet};
+use ropewalk_proto::control::{
+    self, Opened, OpenedSource, Plan, ToAgent, Verify, from_agent, to_agent,
+};
+use ropewalk_proto::coordinator::Destinations;
 use ropewalk_proto::node::{End, Failure, Life};
+
+use crate::copy::{Found, Sink, sent_mark};
+use crate::disk::{Disk, Mark};
 
 use crate::ended::Mended;
 use crate::mail::Mail;
@@ -12,6 +21,10 @@ use crate::network::Network;
 use crate::receiver::{Carried, Receiver};
 use crate::scenario::Scenario;
 use crate::ways::Ways;
+
+mod ending;
+
+use ending::{Closing, Order};
 
 /// What an agent acts upon.
 pub(crate) struct Around<'a> {
@@ -21,6 +34,25 @@ pub(crate) struct Around<'a> {
     pub mail: &'a mut Mail,
     pub ways: &'a Ways,
     pub dead: &'a [bool],
+    /// Disks by number, and that of this agent.
+    pub disks: &'a mut BTreeMap<u32, Disk>,
+    pub disk_of: u32,
+    /// Where the trees of senders begin in the data space.
+    pub bases: &'a BTreeMap<u32, u64>,
+}
+
+impl Around<'_> {
+    /// The disk that this agent writes to.
+    pub fn disk(&mut self) -> &mut Disk {
+        self.disks.entry(self.disk_of).or_default()
+    }
+
+    /// What a sender sends of these bytes.
+    pub fn sent_mark(&self, sink: &Sink, sender: u32, range: Range) -> Mark {
+        let base = self.bases.get(&sender).copied().unwrap_or(0);
+        let trees = self.scenario.trees.as_ref();
+        trees.map_or(0, |trees| sent_mark(trees, sender, base, sink, range))
+    }
 }
 
 /// One agent. See the module documentation.
@@ -28,6 +60,13 @@ pub(crate) struct Agent {
     node: u32,
     receiver: Option<Box<Receiver>>,
     disk_full: bool,
+    // What it has looked at, before there is a plan; whether the answer was sent.
+    looked: Option<(Sink, bool)>,
+    // What another node of a shared copy has found.
+    there: Option<RangeSet>,
+    // Its plan says that it names whole files when the master is gone.
+    names_whole_files: bool,
+    closing: Option<Closing>,
     // It had its last message: no status any more.
     over: bool,
     /// When it last said that it was done without error.
@@ -40,15 +79,20 @@ impl Agent {
             node,
             receiver: None,
             disk_full: false,
+            looked: None,
+            there: None,
+            names_whole_files: false,
+            closing: None,
             over: false,
             done_at: None,
         }
     }
 
     /// Asserts what must be true between two steps.
-    pub fn check(&self) {
+    pub fn check(&self, scenario: &Scenario) {
         if let Some(receiver) = &self.receiver {
             receiver.machine.check();
+            receiver.check_in_transit(scenario);
         }
     }
 
@@ -65,6 +109,34 @@ impl Agent {
                 self.tell(from_agent::Body::Opened(opened), around);
             }
             to_agent::Body::Plan(plan) => self.take_plan(&plan, around),
+            to_agent::Body::ManifestQuery(query) => {
+                let trees = around.scenario.trees.as_ref();
+                let held = trees.and_then(|t| Some(t.root(*t.held.get(&self.node)?)));
+                let reply = control::ManifestReply {
+                    manifest: held.unwrap_or_default(),
+                    source: query.source,
+                };
+                self.tell(from_agent::Body::ManifestReply(reply), around);
+            }
+            to_agent::Body::Look(look) => self.look(&look, around),
+            to_agent::Body::There(there) => {
+                let known = self.there.get_or_insert_default();
+                *known = known.union(&control::range_set(&there.ranges));
+                *known = known.union(&control::range_set(&there.adopted));
+            }
+            to_agent::Body::Finish(finish) if around.scenario.trees.is_some() => {
+                let order = Order {
+                    commits: finish.commit,
+                    whole_files: finish.whole_files,
+                    keeps_more: !finish.interrupted,
+                    end: End {
+                        discards: finish.discard,
+                        discards_shared: true,
+                    },
+                    answers: true,
+                };
+                self.close(order, around);
+            }
             to_agent::Body::Finish(finish) => {
                 self.over = true;
                 if let Some(receiver) = self.receiver.as_deref_mut() {
@@ -98,9 +170,15 @@ impl Agent {
             instance: format!("{:016x}", self.node),
             addresses: vec![format!("10.{a}.{b}.{c}:7420")],
             sources: sources
-                .map(|source| OpenedSource {
-                    identities: vec![identity; source.source.rows.len()],
-                    ..OpenedSource::default()
+                .map(|source| {
+                    scenario
+                        .trees
+                        .as_ref()
+                        .and_then(|t| t.opened(self.node))
+                        .unwrap_or_else(|| OpenedSource {
+                            identities: vec![identity; source.source.rows.len()],
+                            ..OpenedSource::default()
+                        })
                 })
                 .collect(),
             ..Opened::default()
@@ -112,11 +190,65 @@ impl Agent {
         if scenario.nodes[self.node as usize].sinks.is_empty() {
             return;
         }
-        let receiver = Receiver::new(self.node, plan, scenario, around.now);
+        let looked = self.looked.take().map(|(sink, _)| sink);
+        let sink = looked.or_else(|| {
+            let trees = scenario.trees.as_ref()?;
+            let leads = self.there.is_none().then(|| adopt(scenario));
+            let leads = leads.filter(|_| trees.destinations == Destinations::Copies);
+            Some(Sink::new(
+                self.node,
+                trees,
+                &plan.parts,
+                leads,
+                around.disk(),
+            ))
+        });
+        self.names_whole_files = plan.commit && plan.whole_files;
+        let receiver = Receiver::new(self.node, plan, sink, scenario, around.now);
         self.receiver = Some(Box::new(receiver));
         if self.disk_full {
             self.fail(around);
         }
+    }
+
+    /// Looks what of a shared copy is there; the answer follows when what was left is taken over.
+    fn look(&mut self, look: &control::Look, around: &mut Around<'_>) {
+        if let Some(trees) = around.scenario.trees.as_ref().filter(|_| look.decides) {
+            let adopt = Some(adopt(around.scenario));
+            let sink = Sink::new(self.node, trees, &look.parts, adopt, around.disk());
+            self.looked = Some((sink, false));
+        }
+    }
+
+    /// Does what is under way at the beginning and at the end. Returns when to be called again, if it does something.
+    fn attend(&mut self, around: &mut Around<'_>) -> Option<Instant> {
+        let next_at = around.now + around.scenario.step_time;
+        if let Some(closing) = &self.closing {
+            if closing.until > around.now {
+                return Some(closing.until);
+            }
+            self.end_closing(around);
+            return None;
+        }
+        if let Some((sink, is_told)) = self.looked.as_mut().filter(|(_, is_told)| !is_told) {
+            if sink.prepare(around.disk()) {
+                return Some(next_at);
+            }
+            *is_told = true;
+            let present = present(&sink.found_there(), true);
+            self.tell(from_agent::Body::Present(present), around);
+        }
+        let receiver = self.receiver.as_deref_mut();
+        if let Some(receiver) = receiver.filter(|receiver| receiver.is_preparing()) {
+            let there = self.there.clone().unwrap_or_default();
+            let Some(found) = receiver.prepare(&there, around) else {
+                return Some(next_at);
+            };
+            if self.there.is_none() {
+                self.tell(from_agent::Body::Present(present(&found, false)), around);
+            }
+        }
+        None
     }
 
     fn hear_on(&mut self, body: &to_agent::Body, around: &mut Around<'_>) {
@@ -203,6 +335,15 @@ impl Agent {
         receiver.map_or_else(RangeSet::new, |r| r.delivered.clone())
     }
 
+    /// Of trees: what it received, by path.
+    pub fn received(&self) -> BTreeMap<String, RangeSet> {
+        let receiver = self.receiver.as_deref();
+        let sink = receiver.and_then(|receiver| Some((receiver.sink.as_ref()?, receiver)));
+        sink.map_or_else(BTreeMap::new, |(sink, receiver)| {
+            sink.by_path(&receiver.delivered)
+        })
+    }
+
     /// The rate of a connection is another one now. Returns when the agent has to be woken for it.
     pub fn set_rate(&mut self, owner: u32, rate: f64, now: Instant) -> Option<Instant> {
         let receiver = self.receiver.as_deref_mut()?;
@@ -224,6 +365,9 @@ impl Agent {
     /// Takes in what was received, asks for more, and says what there is to say. Returns when it has to be called
     /// again, if nothing else happens.
     pub fn progress(&mut self, around: &mut Around<'_>) -> Option<Instant> {
+        if let Some(next_at) = self.attend(around) {
+            return Some(next_at);
+        }
         if self.over || self.disk_full {
             return None;
         }
@@ -243,6 +387,23 @@ impl Agent {
     /// Whether it has reported that it is done, without error.
     pub fn is_done(&self) -> bool {
         self.done_at.is_some()
+    }
+}
+
+/// What is adopted where the sink is read back, and where not.
+fn adopt(scenario: &Scenario) -> Adopt {
+    match scenario.options.verify() {
+        Verify::Sink => Adopt::Hashed,
+        _ => Adopt::All,
+    }
+}
+
+fn present(found: &Found, last: bool) -> control::Present {
+    control::Present {
+        ranges: control::stretches(&found.unchanged),
+        adopted: control::stretches(&found.adopted),
+        last,
+        ..control::Present::default()
     }
 }
 

@@ -95,17 +95,21 @@ fn carried(start: Speed, events: &[Event], seconds: f64) -> Speed {
         }
         match event.change {
             Change::Speed(new) => speed = new,
-            Change::PausedUntil(until) => paused_until = paused_until.max(until.as_seconds()),
-            Change::Dies | Change::Leaves => speed = Speed::both(0.0),
+            Change::PausedUntil(until) | Change::SleepsUntil(until) => {
+                paused_until = paused_until.max(until.as_seconds());
+            }
+            Change::Dies | Change::LosesPower | Change::Leaves => speed = Speed::both(0.0),
             Change::Stops => stopped = true,
             Change::Joins => here = true,
             // Nodes carry what they did.
             Change::StreamsBreak { .. }
             | Change::RailFails { .. }
-            | Change::ConnectRefused { .. } => {}
+            | Change::ConnectRefused { .. }
+            | Change::MasterSleepsUntil(_)
+            | Change::MasterDies => {}
         }
         // The dead stay dead.
-        if event.change == Change::Dies {
+        if matches!(event.change, Change::Dies | Change::LosesPower) {
             break;
         }
     }

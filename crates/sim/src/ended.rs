@@ -1,5 +1,7 @@
 //! How a simulated transfer went.
 
+use std::collections::BTreeMap;
+
 use ropewalk_model::{Instant, RangeSet};
 use ropewalk_proto::report::Outcome;
 
@@ -70,6 +72,10 @@ pub struct Ended {
     pub timeline: Vec<Second>,
     /// What became of ways that failed.
     pub mended: Mended,
+    /// Of trees: what each node received, by path.
+    pub received: Vec<BTreeMap<String, RangeSet>>,
+    /// The master was lost: [`Ended::outcome`] is `None`.
+    pub is_master_dead: bool,
     /// What the coordinator reported to the user.
     pub notes: Vec<String>,
     /// Lines of the script that the coordinator has no input for.

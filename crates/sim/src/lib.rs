@@ -10,8 +10,9 @@
 //! ```
 //!
 //! **Fluid.** Bytes flow: a lane with work carries its max-min fair share of the sender's uplink and the
-//! receiver's downlink ([`network`]). Packets, queues and loss are left out on purpose, and so are disks,
-//! processor time and the time planning takes.
+//! receiver's downlink ([`network`]). Packets, queues and loss are left out on purpose, and so are processor time and the time
+//! planning takes. Disks have no speed, but [`Scenario::trees`] are written to some that keep what was synced ([`Disk`]), so that a
+//! later transfer finds what an earlier one left.
 //!
 //! **Time** goes in steps of a fixed length ([`Scenario::step_time`]), but a step costs only what happens in it:
 //! a lane's rate is constant until a lane starts or stops near it, so each receiver sleeps until its next unit
@@ -29,6 +30,8 @@
 mod agent;
 mod bound;
 mod chance;
+mod copy;
+mod disk;
 mod ended;
 mod lane;
 mod mail;
@@ -43,6 +46,8 @@ use ropewalk_model::Nanos;
 
 pub use bound::changed_bound;
 pub use chance::Chance;
+pub use copy::{TreeFile, Trees};
+pub use disk::Disk;
 pub use ended::{Ended, Mended, Second};
 pub use mail::{Tally, Traffic};
 pub use scenario::{Change, Event, Scenario, Speed, node};

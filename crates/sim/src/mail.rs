@@ -6,6 +6,7 @@ use prost::Message;
 use ropewalk_model::{Instant, Nanos};
 use ropewalk_proto::control::{FromAgent, LENGTH_LEN, ToAgent, from_agent, to_agent};
 
+use crate::Chance;
 use crate::ended::Second;
 
 /// Control messages of a node in one direction; bytes are those before encryption, length prefixes included.
@@ -59,6 +60,10 @@ impl Traffic {
 /// Messages by the time they arrive, those of one time in the order they were sent.
 pub(crate) struct Mail {
     latencies: Vec<Nanos>,
+    jitter: Nanos,
+    chance: Chance,
+    // When the last message of each connection arrives: to the node, and from it.
+    last_at: BTreeMap<(u32, bool), Instant>,
     to_agents: BTreeMap<Instant, Vec<(u32, ToAgent)>>,
     to_master: BTreeMap<Instant, Vec<(u32, FromAgent)>>,
     pub traffic: Vec<Traffic>,
@@ -66,8 +71,11 @@ pub(crate) struct Mail {
 }
 
 impl Mail {
-    pub fn new(latencies: Vec<Nanos>) -> Self {
+    pub fn new(latencies: Vec<Nanos>, jitter: Nanos, chance: Chance) -> Self {
         Self {
+            jitter,
+            chance,
+            last_at: BTreeMap::new(),
             traffic: vec![Traffic::default(); latencies.len()],
             latencies,
             to_agents: BTreeMap::new(),
@@ -89,14 +97,36 @@ impl Mail {
         let is_periodic = matches!(message.body, Some(to_agent::Body::Limit(_)));
         self.traffic[node as usize].sent.count(is_periodic, bytes);
         self.second(now).sent_bytes += bytes;
-        let at = now + self.latencies[node as usize];
+        let at = self.arrival(node, true, now);
         self.to_agents.entry(at).or_default().push((node, message));
     }
 
     pub fn send_to_master(&mut self, node: u32, body: from_agent::Body, now: Instant) {
         let message = FromAgent { body: Some(body) };
-        let at = now + self.latencies[node as usize];
+        let at = self.arrival(node, false, now);
         self.to_master.entry(at).or_default().push((node, message));
+    }
+
+    fn arrival(&mut self, node: u32, is_to_node: bool, now: Instant) -> Instant {
+        let mut at = now + self.latencies[node as usize];
+        if self.jitter > Nanos::ZERO {
+            at += Nanos(self.chance.below(self.jitter.0));
+            let last = self.last_at.entry((node, is_to_node)).or_default();
+            at = at.max(*last);
+            *last = at;
+        }
+        at
+    }
+
+    /// Whether a message to an agent is under way.
+    pub fn has_for_agents(&self) -> bool {
+        !self.to_agents.is_empty()
+    }
+
+    /// How many messages are under way.
+    pub fn len(&self) -> usize {
+        let to_agents = self.to_agents.values().map(Vec::len).sum::<usize>();
+        to_agents + self.to_master.values().map(Vec::len).sum::<usize>()
     }
 
     /// What has arrived at agents.

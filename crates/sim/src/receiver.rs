@@ -5,20 +5,24 @@ use std::collections::BTreeMap;
 
 use ropewalk_model::layout::Layout;
 use ropewalk_model::{Instant, Nanos, Range, RangeSet};
-use ropewalk_proto::control::{self, Plan};
+use ropewalk_proto::control::{self, Plan, Verify};
 use ropewalk_proto::ledger::LaneId;
 use ropewalk_proto::node::fetch::Receiving;
 use ropewalk_proto::node::{
-    Break, Duties, Event, Life, Link, Node, Phase, Promise, Step, StreamId, Streams, Syncs, Task,
-    Wish,
+    Break, Duties, Event, Link, Node, Phase, Step, StreamId, Streams, Syncs, Wish,
 };
 use ropewalk_proto::route::Way;
 
 use crate::agent::Around;
+use crate::copy::{Found, Sink};
 use crate::ended::Mended;
 use crate::lane::Lane;
 use crate::network::Network;
 use crate::scenario::Scenario;
+
+mod safe;
+
+use safe::Syncing;
 
 /// A receiver looks at its plan this often when nothing else wakes it, as the agents' threads do.
 const LOOK_TIME: Nanos = Nanos::from_millis(100);
@@ -46,36 +50,52 @@ pub(crate) struct Receiver {
     // Streams by the number that the network knows them by.
     owners: Vec<StreamId>,
     pub delivered: RangeSet,
-    // The last sync is under way: when it ends.
-    syncing: Option<(Promise, Instant)>,
+    // A sync is under way.
+    syncing: Option<Syncing>,
+    // What it writes to, where that is a disk; its plan until that is made.
+    pub sink: Option<Sink>,
+    preparing: Option<Box<Plan>>,
     pub carried: Carried,
     pub mended: Mended,
 }
 
 impl Receiver {
-    pub fn new(node: u32, plan: &Plan, scenario: &Scenario, now: Instant) -> Self {
+    /// * `sink`: what it writes to, where that is a disk.
+    pub fn new(
+        node: u32,
+        plan: &Plan,
+        sink: Option<Sink>,
+        scenario: &Scenario,
+        now: Instant,
+    ) -> Self {
         let options = &scenario.options;
         let mut fetch = Receiving::new(options.prefetch, 1, now);
         if options.fixed {
             fetch.fix_plan();
         }
+        let no_disk = Syncs {
+            every: Nanos::ZERO,
+            bytes: 1,
+        };
         let duties = Duties {
             renames: plan.commit,
-            reads_back: false,
-            syncs: Syncs {
-                every: Nanos::ZERO,
-                bytes: 1,
-            },
+            reads_back: sink.is_some() && options.verify() == Verify::Sink,
+            syncs: sink.as_ref().map_or(no_disk, |_| scenario.syncs),
         };
         let streams = Streams::new(&Wish {
             given: Some(options.streams.max(1)),
             ..Wish::default()
         });
         let mut machine = Node::new(fetch, streams, plan, duties, now);
-        let layout = Layout::single(Range::new(0, plan.length));
+        let whole = || Layout::single(Range::new(0, plan.length));
+        let layout = sink.as_ref().map_or_else(whole, |sink| sink.layout.clone());
         let unit_len = plan.unit_len();
-        machine.handle_prepared(plan, now, &|offset| layout.unit_at(offset, unit_len));
+        if sink.is_none() {
+            machine.handle_prepared(plan, now, &|offset| layout.unit_at(offset, unit_len));
+        }
         Self {
+            preparing: sink.as_ref().map(|_| Box::new(plan.clone())),
+            sink,
             node,
             machine,
             layout,
@@ -88,6 +108,30 @@ impl Receiver {
             carried: Carried::default(),
             mended: Mended::default(),
         }
+    }
+
+    /// Takes over what earlier transfers left, a step at a time; what the master is to know, once that is done.
+    ///
+    /// * `there`: what another node of a shared copy has found.
+    pub fn prepare(&mut self, there: &RangeSet, around: &mut Around<'_>) -> Option<Found> {
+        let (sink, plan) = (self.sink.as_mut()?, self.preparing.as_ref()?);
+        if sink.prepare(around.disk()) {
+            return None;
+        }
+        let found = sink.found_there();
+        let present = found.unchanged.union(&found.adopted).union(there);
+        let plan = plan.clone();
+        self.preparing = None;
+        self.machine.fetch_mut().handle_present(present);
+        let (layout, unit_len) = (&self.layout, self.unit_len);
+        let unit_at = |offset| layout.unit_at(offset, unit_len);
+        self.machine.handle_prepared(&plan, around.now, &unit_at);
+        Some(found)
+    }
+
+    /// Its sink is not made yet.
+    pub fn is_preparing(&self) -> bool {
+        self.preparing.is_some()
     }
 
     /// A message of the master; returns the answer.
@@ -140,7 +184,7 @@ impl Receiver {
     /// Takes in what was received, and asks for more. Returns when it has to be called again, if nothing else happens, and
     /// what the master is to know.
     pub fn progress(&mut self, around: &mut Around<'_>) -> (Option<Instant>, Vec<control::Need>) {
-        self.land(around.now);
+        self.land(around);
         self.end_waits(around);
         let mut needs = self.drain(around);
         let mut next_at = self.ask(around);
@@ -181,7 +225,9 @@ impl Receiver {
     }
 
     /// Hands whole units to the machine.
-    fn land(&mut self, now: Instant) {
+    fn land(&mut self, around: &mut Around<'_>) {
+        let now = around.now;
+        let hashes = around.scenario.options.verify() >= Verify::Tree;
         for (id, lane) in &mut self.streams {
             lane.advance(now);
             while let Some((grant, unit)) = lane.queue.front().copied() {
@@ -192,7 +238,16 @@ impl Receiver {
                 lane.queue.pop_front();
                 lane.landed += unit.len();
                 self.carried.bytes += unit.len() as f64;
-                if self.machine.handle_unit(*id, grant, None, now).is_first {
+                let hash = self.sink.as_mut().and_then(|sink| {
+                    let mark = around.sent_mark(sink, lane.sender, unit);
+                    let (fetch, writer) = (self.machine.fetch_mut(), Node::writer(*id));
+                    if fetch.begin_write(writer, unit) {
+                        sink.write(around.disk(), unit, mark);
+                        fetch.end_write(writer, unit);
+                    }
+                    hashes.then(|| sink.digest(unit, mark))
+                });
+                if self.machine.handle_unit(*id, grant, hash, now).is_first {
                     let again = self.delivered.clipped(unit);
                     assert!(again.is_empty(), "node {} has {unit} twice", self.node);
                     self.delivered.insert(unit);
@@ -437,30 +492,6 @@ impl Receiver {
             }
             if !self.machine.has_events() {
                 return needs;
-            }
-        }
-    }
-
-    /// Does what the machine wants done with the disk. Returns when the last sync ends, and whether it has to report.
-    pub fn keep_safe(&mut self, around: &Around<'_>) -> (Option<Instant>, bool) {
-        let now = around.now;
-        loop {
-            if let Some((promise, until)) = self.syncing {
-                if until > now {
-                    return (Some(until), false);
-                }
-                self.syncing = None;
-                self.machine.handle_synced(promise, Ok(()), now);
-            }
-            match self.machine.next_task(now) {
-                Task::Sync(promise) if self.machine.life() == Life::Settling => {
-                    self.syncing = Some((promise, now + around.scenario.sync_time));
-                }
-                Task::Sync(promise) => self.machine.handle_synced(promise, Ok(()), now),
-                Task::ReadBack => self.machine.handle_read_back(Ok(())),
-                Task::Rename => self.machine.handle_renamed(Ok(())),
-                Task::Report => return (None, true),
-                Task::Wait(_) | Task::End => return (None, false),
             }
         }
     }

@@ -5,7 +5,10 @@ use std::collections::BTreeMap;
 use ropewalk_model::{ByteRate, Nanos, Range};
 use ropewalk_proto::control::{Options, Row, Sink, Source, Verify};
 use ropewalk_proto::coordinator::{NodeSetup, SinkSetup, SourceSetup};
+use ropewalk_proto::node::Syncs;
 
+use crate::copy::Trees;
+use crate::disk::Disk;
 use crate::ended::Ended;
 use crate::world::World;
 use crate::{MS, SECOND};
@@ -37,8 +40,16 @@ pub enum Change {
     Speed(Speed),
     /// It neither sends nor receives data until so long after the start; control messages go on.
     PausedUntil(Nanos),
-    /// It is gone, and its control connection closes.
+    /// Its process is gone, and its control connection closes. What it wrote is in its host's memory and reaches the disk.
     Dies,
+    /// As [`Change::Dies`], with its host: any part of what it has not synced is lost.
+    LosesPower,
+    /// It does nothing until so long after the start, as a process that is stopped, or a host that sleeps: its clock jumps.
+    SleepsUntil(Nanos),
+    /// The same of the master, whatever the node.
+    MasterSleepsUntil(Nanos),
+    /// The master is gone, whatever the node: the nodes end.
+    MasterDies,
     /// Its connections from this sender break. Others can be made at once.
     StreamsBreak {
         /// Number of the sender.
@@ -114,6 +125,14 @@ pub struct Scenario {
     pub tick_time: Nanos,
     /// A transfer that has not ended after so long hangs.
     pub time_max: Nanos,
+    /// Trees that are copied to disks, instead of rows to nowhere; see [`Scenario::run_on`].
+    pub trees: Option<Trees>,
+    /// When received bytes of trees are synced.
+    pub syncs: Syncs,
+    /// A control message takes up to so much longer. Those of one connection keep their order.
+    pub jitter: Nanos,
+    /// What of unsynced writes a power cut leaves, and how much longer messages take.
+    pub seed: u64,
 }
 
 impl Scenario {
@@ -148,6 +167,10 @@ impl Scenario {
             step_time: 10 * MS,
             tick_time: 100 * MS,
             time_max: 2000 * SECOND,
+            trees: None,
+            syncs: Syncs::default(),
+            jitter: Nanos::ZERO,
+            seed: 0,
         }
     }
 
@@ -179,7 +202,18 @@ impl Scenario {
     /// the code under test.
     #[must_use]
     pub fn run(&self) -> Ended {
-        World::new(self).run()
+        self.run_on(&mut BTreeMap::new())
+    }
+
+    /// As [`Scenario::run`], of trees: writes to disks that have what earlier transfers left.
+    ///
+    /// * `disks`: by the number of their node; number 0 is that of a shared destination.
+    ///
+    /// # Panics
+    /// As [`Scenario::run`], and where a byte counts as safe that is not on stable storage, or is wrong.
+    #[must_use]
+    pub fn run_on(&self, disks: &mut BTreeMap<u32, Disk>) -> Ended {
+        World::new(self, disks).run()
     }
 }
 

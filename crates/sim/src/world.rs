@@ -3,18 +3,24 @@
 use std::collections::BTreeMap;
 
 use ropewalk_model::{Instant, Nanos, Problem, RangeSet, ReceiverRun, receiver_runs};
+use ropewalk_proto::control::{ToAgent, to_agent};
 use ropewalk_proto::coordinator::{
-    Action, Coordinator, Incomplete, Mapping, Planned, PlannedRun, Rails, Setup,
+    Action, Coordinator, Destinations, Incomplete, Mapping, Planned, PlannedRun, Rails, Setup,
+    Sources,
 };
 use ropewalk_proto::report::Outcome;
 use ropewalk_sched::{PlanError, Scheduler};
 
 use crate::agent::{Agent, Around};
-use crate::ended::{Ended, Mended};
+use crate::chance::Chance;
+use crate::disk::Disk;
+use crate::ended::Ended;
 use crate::mail::Mail;
 use crate::network::Network;
 use crate::scenario::{Change, Event, Scenario, Speed};
 use crate::ways::Ways;
+
+mod over;
 
 /// Shortest time between two status messages of an agent, as the agents have it.
 const STATUS_TIME_MIN: Nanos = Nanos::from_millis(100);
@@ -22,6 +28,9 @@ const STATUS_TIME_MIN: Nanos = Nanos::from_millis(100);
 /// All machines are checked once in so many steps, and as much rarer as there are more nodes than
 /// [`NODES_CHECKED`]; after each call they check themselves.
 const STEPS_BETWEEN: usize = 32;
+
+/// Control messages of a node that are under way at most: statuses, and what each of its peers changes.
+const MAIL_MAX: usize = 200;
 
 /// See [`STEPS_BETWEEN`].
 const NODES_CHECKED: usize = 16;
@@ -52,10 +61,17 @@ pub(crate) struct World<'a> {
     ignored: u64,
     notes: Vec<String>,
     end: Option<(Outcome, Option<String>)>,
+    disks: &'a mut BTreeMap<u32, Disk>,
+    bases: BTreeMap<u32, u64>,
+    chance: Chance,
+    // Nodes that sleep, with the messages that they find when they wake; the master, too.
+    asleep: BTreeMap<u32, (Instant, Vec<ToAgent>)>,
+    master_sleeps_until: Instant,
+    is_master_dead: bool,
 }
 
 impl<'a> World<'a> {
-    pub fn new(scenario: &'a Scenario) -> Self {
+    pub fn new(scenario: &'a Scenario, disks: &'a mut BTreeMap<u32, Disk>) -> Self {
         let count = scenario.nodes.len();
         let joining = scenario
             .script
@@ -66,13 +82,22 @@ impl<'a> World<'a> {
         let setup = Setup {
             transfer: vec![1; 16],
             nodes: scenario.nodes[..present].to_vec(),
-            mapping: Mapping::Rows,
+            mapping: match &scenario.trees {
+                None => Mapping::Rows,
+                Some(trees) => Mapping::Trees {
+                    sources: Sources::Auto,
+                    destinations: trees.destinations,
+                },
+            },
             limit: scenario.limit,
             options: scenario.options,
             rails: Rails::default(),
             tune: None,
             lessons: Vec::new(),
-            incomplete: Incomplete::Removed,
+            incomplete: match scenario.trees {
+                None => Incomplete::Removed,
+                Some(_) => Incomplete::WholeFiles,
+            },
             filter: Vec::new(),
             links: Vec::new(),
             source_name: String::new(),
@@ -87,7 +112,11 @@ impl<'a> World<'a> {
             agents: (0..count as u32).map(Agent::new).collect(),
             dead: vec![false; count],
             network: Network::new(&scenario.speeds),
-            mail: Mail::new(scenario.latencies.clone()),
+            mail: Mail::new(
+                scenario.latencies.clone(),
+                scenario.jitter,
+                Chance::new(scenario.seed ^ 0x6d61_696c),
+            ),
             ways: Ways::new(scenario.rails, scenario.has_tunnel),
             script,
             played: 0,
@@ -101,6 +130,12 @@ impl<'a> World<'a> {
             ignored: 0,
             notes: Vec::new(),
             end: None,
+            disks,
+            bases: BTreeMap::new(),
+            chance: Chance::new(scenario.seed ^ 0x6469_736b),
+            asleep: BTreeMap::new(),
+            master_sleeps_until: Instant::ZERO,
+            is_master_dead: false,
             scenario,
         }
     }
@@ -109,26 +144,23 @@ impl<'a> World<'a> {
         self.coordinator.start(Instant::ZERO);
         self.act();
         let end_at = Instant::ZERO + self.scenario.time_max;
-        while self.end.is_none() && self.now < end_at {
-            self.now += self.scenario.step_time;
-            self.play();
-            for (node, message) in self.mail.for_agents(self.now) {
-                if self.dead[node as usize] {
-                    continue;
-                }
-                if matches!(
-                    message.body,
-                    Some(ropewalk_proto::control::to_agent::Body::Open(_))
-                ) {
-                    self.begin_statuses(node);
-                }
-                let (agents, mut around) = self.split();
-                agents[node as usize].hear(message, &mut around);
-                self.wake(node);
-            }
-            self.wake_due();
-            self.share();
-            self.send_statuses();
+        while self.end.is_none() && !self.is_master_dead && self.now < end_at {
+            self.step();
+        }
+        if self.scenario.trees.is_some() {
+            self.close();
+        }
+        self.ended()
+    }
+
+    fn step(&mut self) {
+        self.now += self.scenario.step_time;
+        self.play();
+        self.deliver();
+        self.wake_due();
+        self.share();
+        self.send_statuses();
+        if self.now >= self.master_sleeps_until && !self.is_master_dead {
             for (node, message) in self.mail.for_master(self.now) {
                 if !self.dead[node as usize] && self.end.is_none() {
                     self.mail.count_received(node, &message, self.now);
@@ -136,14 +168,49 @@ impl<'a> World<'a> {
                     self.act();
                 }
             }
-            if self.now >= self.next_tick_at {
+            if self.now >= self.next_tick_at && self.end.is_none() {
                 self.next_tick_at = self.now + self.scenario.tick_time;
                 self.coordinator.handle_timer(self.now);
                 self.act();
             }
-            self.check();
         }
-        self.ended()
+        self.check();
+    }
+
+    /// Messages arrive at agents.
+    fn deliver(&mut self) {
+        let woken = self
+            .asleep
+            .iter()
+            .filter(|(_, (until, _))| *until <= self.now);
+        let woken: Vec<u32> = woken.map(|(&node, _)| node).collect();
+        let mut arrived = Vec::new();
+        for node in woken {
+            self.network.set_speed(node, self.speeds[node as usize]);
+            let held = self.asleep.remove(&node).map(|(_, held)| held);
+            arrived.extend(
+                held.unwrap_or_default()
+                    .into_iter()
+                    .map(|held| (node, held)),
+            );
+            self.wake_no_later(node, self.now);
+        }
+        arrived.extend(self.mail.for_agents(self.now));
+        for (node, message) in arrived {
+            if self.dead[node as usize] {
+                continue;
+            }
+            if let Some((_, held)) = self.asleep.get_mut(&node) {
+                held.push(message);
+                continue;
+            }
+            if matches!(message.body, Some(to_agent::Body::Open(_))) {
+                self.begin_statuses(node);
+            }
+            let (agents, mut around) = self.split(node);
+            agents[node as usize].hear(message, &mut around);
+            self.wake(node);
+        }
     }
 
     /// Asserts what must be true of all machines after a step, now and then.
@@ -152,11 +219,26 @@ impl<'a> World<'a> {
         let between = STEPS_BETWEEN * (self.agents.len() / NODES_CHECKED).max(1);
         if cfg!(debug_assertions) && steps.is_multiple_of(between as u64) {
             self.coordinator.check();
-            self.agents.iter().for_each(Agent::check);
+            self.agents
+                .iter()
+                .for_each(|agent| agent.check(self.scenario));
+            let most = MAIL_MAX * self.agents.len();
+            assert!(
+                self.mail.len() <= most,
+                "{} messages under way",
+                self.mail.len()
+            );
         }
     }
 
-    fn split(&mut self) -> (&mut Vec<Agent>, Around<'_>) {
+    /// The number of the disk that a node writes to.
+    fn disk_of(&self, node: u32) -> u32 {
+        let trees = self.scenario.trees.as_ref();
+        trees.map_or(node, |trees| trees.disk_of(node))
+    }
+
+    fn split(&mut self, node: u32) -> (&mut Vec<Agent>, Around<'_>) {
+        let disk_of = self.disk_of(node);
         let around = Around {
             now: self.now,
             scenario: self.scenario,
@@ -164,6 +246,9 @@ impl<'a> World<'a> {
             mail: &mut self.mail,
             ways: &self.ways,
             dead: &self.dead,
+            disks: &mut *self.disks,
+            disk_of,
+            bases: &self.bases,
         };
         (&mut self.agents, around)
     }
@@ -186,6 +271,7 @@ impl<'a> World<'a> {
                 continue;
             }
             match event.change {
+                Change::Joins | Change::Leaves if self.has_no_master() => {}
                 Change::Speed(speed) => {
                     self.speeds[node as usize] = speed;
                     if !self.paused.contains_key(&node) {
@@ -198,9 +284,20 @@ impl<'a> World<'a> {
                     *end = until.max(*end);
                     self.network.set_speed(node, Speed::both(0.0));
                 }
-                Change::Dies => self.die(node),
+                Change::Dies => self.die(node, false),
+                Change::LosesPower => self.die(node, true),
+                Change::SleepsUntil(until) => {
+                    let until = Instant::ZERO + until;
+                    let sleep = self.asleep.entry(node).or_insert((until, Vec::new()));
+                    sleep.0 = until.max(sleep.0);
+                    self.network.set_speed(node, Speed::both(0.0));
+                }
+                Change::MasterSleepsUntil(until) => {
+                    self.master_sleeps_until = Instant::ZERO + until;
+                }
+                Change::MasterDies => self.is_master_dead = true,
                 Change::Stops => {
-                    let (agents, mut around) = self.split();
+                    let (agents, mut around) = self.split(node);
                     agents[node as usize].stop(&mut around);
                 }
                 Change::StreamsBreak { sender } => self.break_streams(node, sender, None),
@@ -237,14 +334,29 @@ impl<'a> World<'a> {
         }
     }
 
+    fn has_no_master(&self) -> bool {
+        self.end.is_some() || self.is_master_dead
+    }
+
     fn break_streams(&mut self, node: u32, sender: u32, rail: Option<u32>) {
-        let (agents, mut around) = self.split();
+        let (agents, mut around) = self.split(node);
         agents[node as usize].break_streams(sender, rail, &mut around);
         self.wake(node);
     }
 
-    fn die(&mut self, node: u32) {
+    fn die(&mut self, node: u32, loses_power: bool) {
         self.dead[node as usize] = true;
+        self.asleep.remove(&node);
+        if self.scenario.trees.is_some() {
+            let number = self.disk_of(node);
+            let disk = self.disks.entry(number).or_default();
+            let trees = self.scenario.trees.as_ref();
+            let is_own = trees.is_none_or(|trees| trees.destinations == Destinations::Copies);
+            match loses_power {
+                true => disk.lose_power(node, is_own, &mut self.chance),
+                false => disk.release(node),
+            }
+        }
         // What was on its way from it is gone at once; its receivers notice at the next step.
         self.network.set_speed(node, Speed::both(0.0));
         for receiver in self.network.served_by(node).collect::<Vec<_>>() {
@@ -256,8 +368,10 @@ impl<'a> World<'a> {
         if agent.is_done() {
             self.left_behind.push((node, agent.delivered()));
         }
-        self.coordinator.handle_lost(node, "killed", self.now);
-        self.act();
+        if !self.has_no_master() {
+            self.coordinator.handle_lost(node, "killed", self.now);
+            self.act();
+        }
     }
 
     /// Carries out what the coordinator wants.
@@ -265,6 +379,7 @@ impl<'a> World<'a> {
         while let Some(action) = self.coordinator.poll_action() {
             match action {
                 Action::Send(node, message) => {
+                    self.learn_base(node, &message);
                     self.mail.send_to_agent(node, message, self.now);
                 }
                 Action::Plan(purpose, problem) => {
@@ -277,14 +392,31 @@ impl<'a> World<'a> {
                     self.coordinator.handle_planned(&purpose, planned, self.now);
                 }
                 Action::Note(text) => self.notes.push(text),
+                Action::Compare(manifests) => {
+                    // No two trees have a path in common.
+                    let numbers = manifests.iter().map(|(_, _, root)| root[0].into());
+                    self.coordinator.handle_compared(Ok(numbers.collect()));
+                }
                 Action::End(outcome, error) => self.end = Some((outcome, error)),
                 _ => {}
             }
         }
     }
 
+    /// Where a sender's tree begins. It serves nothing before it knows that, which is not simulated.
+    fn learn_base(&mut self, node: u32, message: &ToAgent) {
+        let bases = match &message.body {
+            Some(to_agent::Body::Plan(plan)) => &plan.source_bases,
+            Some(to_agent::Body::Look(look)) => &look.source_bases,
+            _ => return,
+        };
+        if let Some(base) = bases.first() {
+            self.bases.insert(node, *base);
+        }
+    }
+
     fn wake(&mut self, node: u32) {
-        let (agents, mut around) = self.split();
+        let (agents, mut around) = self.split(node);
         let next_at = agents[node as usize].progress(&mut around);
         if let Some(next_at) = next_at {
             self.wake_no_later(node, next_at);
@@ -311,8 +443,10 @@ impl<'a> World<'a> {
                     continue;
                 }
                 self.wake_at[node as usize] = None;
-                if !self.dead[node as usize] {
-                    self.wake(node);
+                match self.asleep.get(&node) {
+                    _ if self.dead[node as usize] => {}
+                    Some((until, _)) => self.wake_no_later(node, *until),
+                    None => self.wake(node),
                 }
             }
         }
@@ -345,6 +479,10 @@ impl<'a> World<'a> {
         while let Some(first) = self.statuses.first_entry().filter(|e| *e.key() <= self.now) {
             let (at, nodes) = first.remove_entry();
             for node in nodes {
+                if let Some((until, _)) = self.asleep.get(&node) {
+                    self.statuses.entry(*until).or_default().push(node);
+                    continue;
+                }
                 let beat = self.agents[node as usize].beat();
                 let next_at = at + beat.unwrap_or(self.status_time());
                 let body = self.agents[node as usize].status(self.now);
@@ -354,66 +492,6 @@ impl<'a> World<'a> {
                 self.mail.send_to_master(node, body, self.now);
                 self.statuses.entry(next_at).or_default().push(node);
             }
-        }
-    }
-
-    fn ended(self) -> Ended {
-        let mut delivered_by_node: Vec<RangeSet> = self
-            .agents
-            .iter()
-            .zip(&self.dead)
-            .map(|(agent, dead)| match dead {
-                true => RangeSet::new(),
-                false => agent.delivered(),
-            })
-            .collect();
-        for (node, delivered) in self.left_behind {
-            delivered_by_node[node as usize] = delivered;
-        }
-        let mut destinations: BTreeMap<String, Vec<&RangeSet>> = BTreeMap::new();
-        for (setup, delivered) in self.scenario.nodes.iter().zip(&delivered_by_node) {
-            let shared = setup
-                .sinks
-                .first()
-                .and_then(|sink| sink.destination.clone());
-            // Names of nodes and of destinations must not meet.
-            let name = shared.map_or_else(|| format!("node {}", setup.name), |s| format!("to {s}"));
-            destinations.entry(name).or_default().push(delivered);
-        }
-        let union =
-            |sets: &[&RangeSet]| RangeSet::from_ranges(sets.iter().flat_map(|set| set.iter()));
-        let delivered_bytes = destinations.values().map(|sets| union(sets).len_bytes());
-        let delivered_bytes = delivered_bytes.sum();
-        let moving = match (
-            self.coordinator.moving_at(),
-            self.coordinator.last_done_at(),
-        ) {
-            (Some(from), Some(to)) => Some(to.since(from).as_seconds()),
-            _ => None,
-        };
-        let (outcome, error) = self.end.unzip();
-        let carried = || self.agents.iter().map(Agent::carried);
-        Ended {
-            outcome,
-            error: error.flatten(),
-            seconds: self.now.since(Instant::ZERO).as_seconds(),
-            moving_seconds: moving,
-            wanted_bytes: self.coordinator.wanted_bytes(),
-            delivered_bytes,
-            duplicate_bytes: carried().map(|carried| carried.duplicate_bytes).sum(),
-            carried_bytes: carried().map(|carried| carried.bytes).sum(),
-            delivered: union(&delivered_by_node.iter().collect::<Vec<_>>()),
-            delivered_by_node,
-            done_at: self.agents.iter().map(|agent| agent.done_at).collect(),
-            replans: u64::from(self.coordinator.replans()),
-            traffic: self.mail.traffic,
-            timeline: self.mail.timeline,
-            mended: {
-                let all = self.agents.iter().map(Agent::mended);
-                all.fold(Mended::default(), Mended::and)
-            },
-            notes: self.notes,
-            ignored: self.ignored,
         }
     }
 }
