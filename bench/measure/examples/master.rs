@@ -62,6 +62,7 @@ fn run(scenario: &Scenario, say: bool) -> (Coordinator, Vec<Vec<Run>>) {
         lessons: Vec::new(),
         incomplete: Incomplete::Removed,
         filter: Vec::new(),
+        files: None,
         links: Vec::new(),
         source_name: String::new(),
     };

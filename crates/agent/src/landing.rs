@@ -149,6 +149,8 @@ impl SinkSet {
             all.adopted = all.adopted.union(&present.adopted);
             all.units.extend(present.units);
             all.files += present.files;
+            all.passed_files += present.passed_files;
+            all.passed_bytes += present.passed_bytes;
         }
         all
     }
@@ -198,6 +200,7 @@ impl SinkSet {
             all.attributes_not_kept += landed.attributes_not_kept;
             all.links_not_kept += landed.links_not_kept;
             all.unchanged_files += landed.unchanged_files;
+            all.passed_files += landed.passed_files;
             all.removed_files += landed.removed.files;
             all.removed_folders += landed.removed.folders;
             let failed = landed.removed.failed.into_iter();

@@ -12,7 +12,7 @@ use ropewalk_lane::seal::{PairSecret, derive};
 use ropewalk_lane::{Stopper, tls};
 use ropewalk_model::time;
 use ropewalk_proto::control::{self, FromAgent, Peer, Verify, from_agent, route};
-use ropewalk_store::{Adopt, Filter};
+use ropewalk_store::{Adopt, Filter, Stays, Wish};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::watch;
 
@@ -118,10 +118,27 @@ impl Member {
     }
 
     /// What is taken over of an earlier transfer's bytes.
-    pub fn adopt(&self) -> Adopt {
+    fn adopt(&self) -> Adopt {
         match self.options.verify() {
             Verify::Sink => Adopt::Hashed,
             _ => Adopt::All,
+        }
+    }
+
+    /// What is done with what is there.
+    pub fn wish(&self) -> Wish {
+        Wish {
+            adopt: self.adopt(),
+            stays: self.stays(),
+        }
+    }
+
+    /// Which files of the destination stay though they are not the same.
+    pub fn stays(&self) -> Stays {
+        match self.options.stays() {
+            control::Stays::Same => Stays::Same,
+            control::Stays::Newer => Stays::Newer,
+            control::Stays::Existing => Stays::Existing,
         }
     }
 

@@ -9,7 +9,8 @@ use std::sync::Arc;
 use ropewalk_model::{Layout, Piece, Range, RangeSet};
 use ropewalk_proto::control::{self, Existing, OpenedSource, Row, sink, source};
 use ropewalk_store::{
-    FileSource, Filter, FilterRule, Keep, LeftOut, PatternSource, Roots, Scan, Source, Standing,
+    FileList, FileSource, Filter, FilterRule, Keep, LeftOut, PatternSource, Roots, Scan, Source,
+    Standing,
 };
 
 use crate::AgentError;
@@ -154,18 +155,32 @@ pub(crate) fn filter(rules: &[control::FilterRule]) -> Result<Filter, AgentError
 ///
 /// * `keep`: what is recorded of a tree beyond contents, modes and times.
 /// * `filter`: which entries of a tree are part of the copy.
+/// * `files`: names of those that are, where not all are.
 pub(crate) fn source(
     request: &control::Source,
     keep: Keep,
     filter: &Filter,
+    files: Option<&control::FileList>,
     roots: &Roots,
 ) -> Result<(OpenSource, OpenedSource), AgentError> {
     match &request.kind {
         Some(source::Kind::Tree(path)) => {
             let root = roots.resolve_read(path_of(path))?;
-            let scan = Scan::read_filtered(&root, keep, filter, b"")?;
+            let scan = match files {
+                None => Scan::read_filtered(&root, keep, filter, b"")?,
+                Some(files) => {
+                    let list = FileList {
+                        names: files.names.clone(),
+                        is_recursive: files.recursive,
+                    };
+                    Scan::read_listed(&root, keep, filter, &list)?
+                }
+            };
             Ok(tree(TreeRoot::One(root), scan))
         }
+        Some(source::Kind::Bundle(_)) if files.is_some() => Err(AgentError::Refused(
+            "a list of files is of one source; name one".into(),
+        )),
         Some(source::Kind::Bundle(bundle)) => {
             let (mut things, mut scans) = (Vec::new(), Vec::new());
             for path in &bundle.paths {

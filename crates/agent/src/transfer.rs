@@ -110,7 +110,8 @@ impl Transfer {
         };
         let filter = open::filter(&open.filter)?;
         for request in &open.sources {
-            let (source, seen) = open::source(request, keep, &filter, &host.roots)?;
+            let (source, seen) =
+                open::source(request, keep, &filter, open.files.as_ref(), &host.roots)?;
             sources.push(source);
             opened.sources.push(seen);
         }

@@ -76,7 +76,7 @@ pub(crate) struct CopyArgs {
     label: Option<String>,
 
     #[command(flatten)]
-    _habits: HabitArgs,
+    habits: HabitArgs,
 
     #[command(flatten)]
     pub moving: MoveArgs,
@@ -88,6 +88,7 @@ pub(crate) struct CopyArgs {
 const SHORT: &str = "\
 Examples (--help has more; --help-all has all options):
   ropewalk copy /data/set host:/data/          a folder, to /data/set there
+  ropewalk copy -n --delete set host:/set      what a mirror would send and remove
   ropewalk copy 'a[1-4]:/set' 'b[1-6]:/set'    four replicas to six copies";
 
 const EXAMPLES: &str = "\
@@ -117,10 +118,10 @@ What a copy is:
   set-id bits, extended attributes and ACLs. Hard links become separate files, except
   with option -H; zeros of 64 KiB and more become holes; sockets, pipes and devices are counted. Files and folders that cannot be
   read are left out and named (status 3). Existing folders at the destination keep their mode,
-  their time and their other entries. A file that the destination has with the same size and
-  modification time is not sent (with option --check none it is). Each file is written under a
-  temporary name and renamed at the end: the destination needs space for the old and the new
-  version.
+  their time and, without --delete, their other entries. A file that the destination has with the
+  same size and modification time is not sent (with option --check none it is). Each file is
+  written under a temporary name and renamed at the end: the destination needs space for the old
+  and the new version.
   If the copy is then incomplete (status 1, 3 or 130), its complete files are renamed all the
   same, and the report names the others; the same command then sends the rest, also of partial
   files. Option --atomic renames nothing of an incomplete copy. Temporary files of which little
@@ -140,6 +141,8 @@ Examples:
       the files that match on host; with 'a[1-4]:run7/*.h5' all hosts must have the same names
   ropewalk copy host:/data/set /tmp/set
       fetches a tree over ssh, encrypted and checked
+  ropewalk copy -n --delete set host:/data/set
+      lists what a mirror of set would send and remove; without -n it does that
   ropewalk copy 'a[1-4]:/data/set' 'b[1-6]:/data/set'
       four replicas (or four parts: the command compares them) to six copies
   ropewalk copy --sources parts 'a[1-4]:/scratch/out' home:/results/out
@@ -204,7 +207,7 @@ impl CopyArgs {
             filter: self.filter.rules()?,
             ..options
         };
-        self.tree.add(options, nodes)
+        self.tree.add(options, nodes, self.habits.is_recursive)
     }
 
     /// The sources of each argument, and the destinations.

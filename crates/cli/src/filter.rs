@@ -128,7 +128,8 @@ impl FilterArgs {
     }
 }
 
-fn read(path: &Path) -> std::io::Result<Vec<u8>> {
+/// All of a file, or of standard input for `-`.
+pub(crate) fn read(path: &Path) -> std::io::Result<Vec<u8>> {
     if path.as_os_str() != "-" {
         return std::fs::read(path);
     }

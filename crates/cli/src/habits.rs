@@ -5,7 +5,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 /// Commands that move data.
 const MOVING: [&str; 4] = ["copy", "put", "get", "transfer"];
 
-const SENTENCES: [(&[&str], &str); 19] = [
+const SENTENCES: [(&[&str], &str); 20] = [
     (
         &["-a", "--archive"],
         "contents, modes and times are always copied; `ropewalk copy -a` also copies owners, extended attributes and ACLs",
@@ -49,6 +49,10 @@ const SENTENCES: [(&[&str], &str); 19] = [
         "only `ropewalk copy` removes what the sources lack",
     ),
     (
+        &["--files-from", "--from0"],
+        "only `ropewalk copy` takes a list of files",
+    ),
+    (
         &[
             "--delete-before",
             "--delete-during",
@@ -59,14 +63,13 @@ const SENTENCES: [(&[&str], &str); 19] = [
         "write --delete, which removes when all has arrived and keeps what is excluded",
     ),
     (
-        &["--filter", "--include-from", "--files-from"],
+        &["--filter", "--include-from"],
         "write --include PATTERN and --exclude PATTERN, of which the first that matches decides, or --exclude-from FILE, where `+ PATTERN` \
          includes",
     ),
     (
         &["-u", "--update", "--ignore-existing"],
-        "a file that the destination has with another size or time is always replaced in this version; one of the same size and \
-         modification time is not sent",
+        "only `ropewalk copy` leaves files alone that the destination has",
     ),
     (
         &["--checksum"],

@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, bail};
 use clap::{Args, ValueEnum};
 use ropewalk_master::request::{
     self, DatagramOptions, Existing, Incomplete, LaneKind, MonitorKind, NodeRequest, Options,
-    PolicyName, Rails, Reach, RemoteProgram, Striping,
+    PolicyName, Rails, Reach, RemoteProgram, Stays, Striping,
 };
 use ropewalk_model::{ByteRate, Bytes};
 
@@ -340,7 +340,7 @@ pub(crate) struct OutputArgs {
 pub(crate) struct HabitArgs {
     /// Trees are always copied whole
     #[arg(short = 'r', short_alias = 'R', long = "recursive", hide = true)]
-    _recursive: bool,
+    pub is_recursive: bool,
 }
 
 /// On or off.
@@ -403,6 +403,8 @@ impl MoveArgs {
             delete: false,
             hard_links: false,
             filter: Vec::new(),
+            files: None,
+            stays: Stays::default(),
             incomplete: match (self.keep_partial, self.atomic) {
                 (true, _) => Incomplete::Kept,
                 (false, true) => Incomplete::Removed,

@@ -1,8 +1,13 @@
 //! Options of `copy` that rsync has, too: what is done to the tree at the destination.
 
-use anyhow::{Result, bail};
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use anyhow::{Context as _, Result, bail};
 use clap::Args;
-use ropewalk_master::request::{NodeRequest, Object, Options};
+use ropewalk_master::request::{FileList, NodeRequest, Object, Options, Same, Stays};
+
+use crate::filter;
 
 /// What is done to the tree at the destination.
 #[derive(Args, Clone, Debug)]
@@ -24,23 +29,155 @@ pub(crate) struct TreeArgs {
         hide_long_help = true
     )]
     delete: bool,
+
+    /// Leave files alone that the destination has with a later modification time, as rsync does
+    #[arg(long, short, hide_short_help = true, hide_long_help = true)]
+    update: bool,
+
+    /// Leave all files and links alone that the destination has, whatever they are
+    #[arg(long, hide_short_help = true, hide_long_help = true)]
+    ignore_existing: bool,
+
+    /// Copy only the files and folders that FILE names, one a line, below the source; - is standard input
+    ///
+    /// As with rsync, a folder is copied without what is in it; with a / behind its name with what is directly in it, with -r with all
+    /// below it. Folders above a name are made. Lines that begin with # or ; are comments
+    #[arg(
+        long,
+        hide_short_help = true,
+        hide_long_help = true,
+        value_name = "FILE",
+        help_heading = "Filters"
+    )]
+    files_from: Option<PathBuf>,
+
+    /// Names of --files-from end with a byte 0, not with a line
+    #[arg(
+        long,
+        short = '0',
+        requires = "files_from",
+        hide_short_help = true,
+        hide_long_help = true,
+        help_heading = "Filters"
+    )]
+    from0: bool,
+
+    /// What standard input had is read once.
+    #[arg(skip)]
+    read: OnceLock<Vec<Vec<u8>>>,
 }
+
+/// Bytes of a list of files: a message to each sender holds them.
+const LIST_MAX: usize = 32 << 20;
 
 impl TreeArgs {
     /// Options with what these add.
     ///
     /// # Errors
     /// What does not go together.
-    pub fn add(&self, options: Options, nodes: &[NodeRequest]) -> Result<Options> {
+    ///
+    /// * `is_recursive`: folders of a list are copied with all below them.
+    pub fn add(
+        &self,
+        options: Options,
+        nodes: &[NodeRequest],
+        is_recursive: bool,
+    ) -> Result<Options> {
         let mut sources = nodes.iter().flat_map(|node| &node.sources);
         let is_memory = sources.any(|source| matches!(source.object, Object::Memory(_)));
         if self.dry_run && is_memory {
             bail!("--dry-run lists files, and mem: has none; leave it out");
         }
+        let stays = match (self.ignore_existing, self.update) {
+            (true, _) => Stays::Existing,
+            (false, true) => Stays::Newer,
+            (false, false) => Stays::Same,
+        };
+        if stays != Stays::Same && options.same == Same::Sent {
+            bail!(
+                "--check none sends every file, whatever the destination has; leave it out, or --update and --ignore-existing"
+            );
+        }
+        if stays != Stays::Same && options.hard_links {
+            bail!(
+                "with --update and --ignore-existing names of one file could lead to different files; leave out --hard-links"
+            );
+        }
+        let files = match &self.files_from {
+            None => None,
+            Some(path) => {
+                self.check_list(nodes)?;
+                let names = self.names(path)?;
+                Some(FileList {
+                    names,
+                    is_recursive,
+                })
+            }
+        };
         Ok(Options {
+            files,
+            stays,
             dry_run: self.dry_run,
             delete: self.delete,
             ..options
         })
+    }
+    fn check_list(&self, nodes: &[NodeRequest]) -> Result<()> {
+        if self.delete {
+            bail!(
+                "--files-from says what to copy and not what is to stay; leave out --delete, or name the whole source"
+            );
+        }
+        let mut sources = nodes.iter().flat_map(|node| &node.sources);
+        let first = sources.next().map(|source| &source.object);
+        let is_one = matches!(first, Some(Object::Path(_))) && sources.next().is_none();
+        if !is_one {
+            bail!("--files-from names files below one source; name one folder of one host");
+        }
+        Ok(())
+    }
+
+    fn names(&self, path: &Path) -> Result<Vec<Vec<u8>>> {
+        if let Some(names) = self.read.get() {
+            return Ok(names.clone());
+        }
+        let bytes = filter::read(path)
+            .with_context(|| format!("cannot read names of files from {}", path.display()))?;
+        if bytes.len() > LIST_MAX {
+            bail!(
+                "{} has more than {} MiB; split it, or use --include and --exclude",
+                path.display(),
+                LIST_MAX >> 20
+            );
+        }
+        let names = split(&bytes, self.from0);
+        Ok(self.read.get_or_init(|| names).clone())
+    }
+}
+
+/// The names of a list, without comments, by rsync's rules.
+fn split(bytes: &[u8], is_zero: bool) -> Vec<Vec<u8>> {
+    let is_end = |byte: &u8| match is_zero {
+        true => *byte == 0,
+        false => matches!(byte, b'\n' | b'\r'),
+    };
+    let names = bytes.split(is_end);
+    let names = names.filter(|name| !matches!(name.first(), None | Some(b'#' | b';')));
+    names.map(<[u8]>::to_vec).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Lines, or names that end with a zero; comments and empty names are none.
+    #[test]
+    fn lists_are_split() {
+        let names = |text: &str, is_zero| -> Vec<String> {
+            let names = split(text.as_bytes(), is_zero).into_iter();
+            names.map(|name| String::from_utf8(name).unwrap()).collect()
+        };
+        assert_eq!(names("a\r\n\n# b\n;c\n d/e", false), ["a", " d/e"]);
+        assert_eq!(names("a\nb\0\0#c\0/d/", true), ["a\nb", "/d/"]);
     }
 }

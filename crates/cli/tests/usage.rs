@@ -145,7 +145,7 @@ fn habits_are_answered() {
         ("-P", "progress is shown"),
         ("-p", "always kept"),
         ("--delete-excluded", "write --delete"),
-        ("--files-from=x", "--exclude-from FILE"),
+        ("--filter=x", "--exclude-from FILE"),
         ("--port", "--ssh 'ssh -p 2222'"),
     ] {
         let ran = place.run(&["copy", option, "f", "g"]).assert_status(2);

@@ -12,7 +12,9 @@ pub(crate) fn tell(report: &mut Report, nodes: &[NodeSummary<'_>]) {
         landing.temporary_names_left_out += node.skipped;
         // Replicas have the same ones.
         landing.special_files_left_out = landing.special_files_left_out.max(node.special);
-        landing.unchanged_bytes += node.present;
+        landing.unchanged_bytes += node.present.saturating_sub(node.passed_bytes);
+        landing.kept_files += node.passed_files;
+        landing.kept_bytes += node.passed_bytes;
         landing.unchanged_files += node.present_files;
         landing.resumed_bytes += node.adopted;
         let Some(landed) = node.landed else { continue };
@@ -133,6 +135,8 @@ mod tests {
             present: 0,
             adopted: 0,
             present_files: 0,
+            passed_files: 0,
+            passed_bytes: 0,
         }
     }
 

@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 
 use ropewalk_model::{Link, Range};
 
-pub use ropewalk_proto::control::{Existing, LaneKind, MonitorKind, Same, Verify};
+pub use ropewalk_proto::control::{Existing, LaneKind, MonitorKind, Same, Stays, Verify};
 pub use ropewalk_proto::coordinator::{Destinations, Incomplete, Mapping, Rails, Sources};
-pub use ropewalk_store::FilterRule;
+pub use ropewalk_store::{FileList, FilterRule};
 pub use ropewalk_tuner::PolicyName;
 
 /// A transfer to be carried out.
@@ -215,6 +215,10 @@ pub struct Options {
     pub hard_links: bool,
     /// Which entries of trees are part of the copy: the first rule that matches decides.
     pub filter: Vec<FilterRule>,
+    /// Which files of destinations stay though they are not the same.
+    pub stays: Stays,
+    /// Names of what is copied of a source, where not all of it is.
+    pub files: Option<FileList>,
     /// What becomes of a copy that is not complete at the end.
     pub incomplete: Incomplete,
     /// Token of agents that already run.
@@ -307,6 +311,8 @@ impl Default for Options {
             delete: false,
             hard_links: false,
             filter: Vec::new(),
+            files: None,
+            stays: Stays::default(),
             incomplete: Incomplete::default(),
             token: None,
             ssh_command: vec!["ssh".into()],

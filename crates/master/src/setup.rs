@@ -205,6 +205,7 @@ pub(crate) fn setup(request: &Request, id: uuid::Uuid, before: &Before) -> (Setu
         dry_run: options.dry_run,
         delete: options.delete,
         hard_links: options.hard_links,
+        stays: options.stays.into(),
     };
     let hint = |known: &[Option<u64>], at: usize| known.get(at).copied().flatten().map(ByteRate);
     let nodes = request
@@ -228,6 +229,10 @@ pub(crate) fn setup(request: &Request, id: uuid::Uuid, before: &Before) -> (Setu
         lessons: before.lessons.clone(),
         incomplete: options.incomplete,
         filter: options.filter.iter().map(filter_rule).collect(),
+        files: options.files.as_ref().map(|files| control::FileList {
+            names: files.names.clone(),
+            recursive: files.is_recursive,
+        }),
         links: request.links.clone(),
         source_name: source_name(&request.nodes),
     };

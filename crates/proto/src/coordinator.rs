@@ -308,6 +308,8 @@ impl Coordinator {
             state.present_bytes += state.have(&control::range_set(&present.ranges));
             state.adopted_bytes += state.have(&control::range_set(&present.adopted));
             state.present_files += present.files;
+            state.passed_files += present.passed_files;
+            state.passed_bytes += present.passed_bytes;
             // The plan's end was that of all bytes.
             self.balancer.look_soon();
         }

@@ -470,6 +470,12 @@ pub struct LandingReport {
     /// Their bytes, which `wanted_bytes` does not count.
     #[serde(default)]
     pub unchanged_bytes: u64,
+    /// Files and links of all destinations that were there before, not the same, and stay: newer ones, or all.
+    #[serde(default)]
+    pub kept_files: u64,
+    /// Their bytes in the sources, which `wanted_bytes` does not count.
+    #[serde(default)]
+    pub kept_bytes: u64,
     /// Bytes of files that an earlier transfer had begun to write, which were not sent and `wanted_bytes` does not count either.
     #[serde(default)]
     pub resumed_bytes: u64,

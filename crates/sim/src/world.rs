@@ -99,6 +99,7 @@ impl<'a> World<'a> {
                 Some(_) => Incomplete::WholeFiles,
             },
             filter: Vec::new(),
+            files: None,
             links: Vec::new(),
             source_name: String::new(),
         };

@@ -43,8 +43,8 @@ pub use file_sink::{FileSink, SinkFile, check_replaceable};
 pub use filter::{BadPattern, Filter, FilterRule};
 pub use home::from_home;
 pub use manifest::{
-    Attribute, COMPONENT_LEN_MAX, Entry, EntryKind, Keep, Kept, LeftOut, MODE_OF_NONE, Manifest,
-    ManifestError, Owner, PATH_LEN_MAX, Scan,
+    Attribute, COMPONENT_LEN_MAX, Entry, EntryKind, FileList, Keep, Kept, LeftOut, MODE_OF_NONE,
+    Manifest, ManifestError, Owner, PATH_LEN_MAX, Scan,
 };
 pub use memory_sink::MemorySink;
 pub use new_folder::{NewFolder, open_folder};
@@ -57,7 +57,8 @@ pub use sink::{Landed, NullSink, Present, Removed, Sink, SinkExtent, Unit};
 pub use source::{Extent, FileSource, Identity, Source, identity, open_whole};
 pub use staging::{make_folder, remove_empty_folder, remove_temporary};
 pub use tree_sink::{
-    Act, Adopt, KEPT_MIN, KEPT_MIN_FAILED, Part, Preview, Previewed, Standing, TreeSink,
+    Act, Adopt, KEPT_MIN, KEPT_MIN_FAILED, Part, Preview, Previewed, Standing, Stays, TreeSink,
+    Wish,
 };
 pub use version::{Change, Version};
 pub use wildcard::{MATCHES_MAX, expand, is_pattern};

@@ -14,6 +14,7 @@ mod codec;
 mod compare;
 mod kept;
 mod left_out;
+mod listed;
 mod names;
 mod scan;
 
@@ -21,6 +22,7 @@ pub use codec::{COMPONENT_LEN_MAX, ManifestError, PATH_LEN_MAX};
 pub(crate) use kept::Reader;
 pub use kept::{Attribute, Keep, Kept, Owner};
 pub use left_out::LeftOut;
+pub use listed::FileList;
 pub use scan::Scan;
 
 /// The entries of one tree, or the one file.

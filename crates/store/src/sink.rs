@@ -145,6 +145,10 @@ pub struct Present {
     pub units: Vec<Unit>,
     /// How many files and links the destination has, the same; some have no bytes.
     pub files: u64,
+    /// How many it has that are not the same and stay; `unchanged` has their bytes, too.
+    pub passed_files: u64,
+    /// How many bytes these have in the source.
+    pub passed_bytes: u64,
 }
 
 impl Present {
@@ -174,6 +178,8 @@ pub struct Landed {
     pub links_not_kept: u64,
     /// Files and links that were there before, the same, and stay as they were.
     pub unchanged_files: u64,
+    /// Files and links that were there before, others than in the source, and stay as they were.
+    pub passed_files: u64,
     /// What no source has and was removed.
     pub removed: Removed,
 }

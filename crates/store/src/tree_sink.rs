@@ -64,6 +64,7 @@ use parts::merge;
 pub use preview::{Act, Preview, Previewed};
 use resume::Progress;
 pub use ropewalk_model::journal::{Adopt, KEPT_MIN, KEPT_MIN_FAILED};
+pub use same::{Stays, Wish};
 pub use standing::Standing;
 use standing::Stood;
 
@@ -99,6 +100,9 @@ struct Tree {
     omitted: OnceLock<HashSet<u32>>,
     /// Files and links that DEST had at the start and that stay as they are.
     unchanged: HashSet<u32>,
+    /// Those of them that are not the same as in the source, and stay all the same.
+    passed: HashSet<u32>,
+    stays: Stays,
     /// Another node has found that these files are the same, and has made the temporary name.
     was_told: bool,
     /// What DEST has and the tree has not is removed at the end, but for what this excludes.
@@ -135,12 +139,17 @@ impl TreeSink {
     /// and modification time, a link of the same target. [`present`](crate::Sink::present) has the bytes of these files. A commit gives them
     /// the source's mode. Files that an earlier transfer began are taken over.
     ///
-    /// * `adopt`: what of these.
+    /// * `wish`: what of these, and which files of DEST stay though they are not the same.
     ///
     /// # Errors
     /// As [`TreeSink::create`].
-    pub fn update(dest: &Path, parts: &[Part], id: &str, adopt: Adopt) -> Result<Self, StoreError> {
-        Self::make(dest, parts, id, None, &There::Kept(adopt))
+    pub fn update(
+        dest: &Path,
+        parts: &[Part],
+        id: &str,
+        wish: impl Into<Wish>,
+    ) -> Result<Self, StoreError> {
+        Self::make(dest, parts, id, None, &There::Kept(wish.into()))
     }
 
     /// As [`TreeSink::update`] for a copy that several nodes write: of the first of them, which finds for all what is there and what
@@ -155,9 +164,9 @@ impl TreeSink {
         parts: &[Part],
         id: &str,
         node: u32,
-        adopt: Adopt,
+        wish: impl Into<Wish>,
     ) -> Result<Self, StoreError> {
-        Self::make(dest, parts, id, Some(node), &There::Kept(adopt))
+        Self::make(dest, parts, id, Some(node), &There::Kept(wish.into()))
     }
 
     /// As [`TreeSink::lead`], of each of the others, when the first has made the temporary name. Files that the first has found to be
@@ -165,6 +174,7 @@ impl TreeSink {
     ///
     /// * `node`: its number among them.
     /// * `unchanged`: bytes of the data space, of whole files; the same for all nodes.
+    /// * `stays`: as the first was given it.
     ///
     /// # Errors
     /// As [`TreeSink::create`]; [`StoreError::Vanished`] where the temporary name is gone: a later transfer has taken it over.
@@ -174,8 +184,9 @@ impl TreeSink {
         id: &str,
         node: u32,
         unchanged: &RangeSet,
+        stays: Stays,
     ) -> Result<Self, StoreError> {
-        Self::make(dest, parts, id, Some(node), &There::Known(unchanged))
+        Self::make(dest, parts, id, Some(node), &There::Known(unchanged, stays))
     }
 
     /// * `node`: where each node that writes has a journal, the number of this one.
@@ -186,18 +197,20 @@ impl TreeSink {
         node: Option<u32>,
         there: &There<'_>,
     ) -> Result<Self, StoreError> {
-        let adopt = match there {
-            There::Kept(adopt) => Some(*adopt),
-            There::Replaced { .. } | There::Known(_) => None,
+        let (adopt, stays) = match there {
+            There::Kept(wish) => (Some(wish.adopt), wish.stays),
+            There::Known(_, stays) => (None, *stays),
+            There::Replaced { .. } => (None, Stays::Same),
         };
         if adopt.is_some() {
             adopt::await_endings(dest)?;
         }
         let (mut tree, layout, inside) = Tree::open(dest, parts, id)?;
+        tree.stays = stays;
         let single = tree.is_single();
         *lock(&tree.progress) = match there {
             There::Replaced { .. } => Progress::off(),
-            There::Kept(_) | There::Known(_) => Progress::of(node),
+            There::Kept(_) | There::Known(..) => Progress::of(node),
         };
         if inside {
             // Making the stage in it changes its time.
@@ -207,7 +220,7 @@ impl TreeSink {
         match there {
             There::Replaced { .. } => {}
             There::Kept(_) => tree.keep(&same),
-            There::Known(unchanged) => tree.keep_known(&same, &layout, unchanged),
+            There::Known(unchanged, _) => tree.keep_known(&same, &layout, unchanged),
         }
         let shared = node.is_some() || matches!(there, There::Replaced { shared: true });
         if shared && !single {
@@ -240,9 +253,9 @@ enum There<'a> {
     /// They are replaced; other nodes may write the same copy.
     Replaced { shared: bool },
     /// Those that this node finds to be the same stay, and what an earlier transfer began is taken over.
-    Kept(Adopt),
+    Kept(Wish),
     /// Those of these bytes stay.
-    Known(&'a RangeSet),
+    Known(&'a RangeSet, Stays),
 }
 
 impl Tree {
@@ -288,6 +301,8 @@ impl Tree {
             landed: Mutex::default(),
             omitted: OnceLock::new(),
             unchanged: HashSet::new(),
+            passed: HashSet::new(),
+            stays: Stays::default(),
             was_told: false,
             removes: OnceLock::new(),
             progress: Mutex::new(Progress::off()),

@@ -2,7 +2,9 @@
 
 use std::path::Path;
 
-use ropewalk_store::{Act, Manifest, Part, Preview, Previewed, Sink as _, StoreError, TreeSink};
+use ropewalk_store::{
+    Act, Manifest, Part, Preview, Previewed, Sink as _, Stays, StoreError, TreeSink,
+};
 
 mod support;
 use support::*;
@@ -12,7 +14,7 @@ fn parts(from: &Path) -> [Part; 1] {
 }
 
 fn preview(from: &Path, to: &Path) -> Preview {
-    TreeSink::preview(to, &parts(from), true, None, false).unwrap()
+    TreeSink::preview(to, &parts(from), true, Stays::Same, None, false).unwrap()
 }
 
 fn lines(preview: &Preview) -> Vec<String> {
@@ -69,7 +71,7 @@ fn a_preview_is_what_a_copy_does() {
             "Send 11 plain/small"
         ]
     );
-    let all = TreeSink::preview(&to, &parts(&from), false, None, false).unwrap();
+    let all = TreeSink::preview(&to, &parts(&from), false, Stays::Same, None, false).unwrap();
     assert_eq!(all.changes.len(), files + 1);
 }
 
@@ -81,14 +83,28 @@ fn a_preview_needs_what_a_copy_needs() {
     std::fs::write(&from, "file").unwrap();
     assert_eq!(lines(&preview(&from, &folder.join("to"))), ["Send 4 "]);
     let new = folder.join("new/to");
-    let refused = TreeSink::preview(&new, &parts(&from), true, None, false);
+    let refused = TreeSink::preview(&new, &parts(&from), true, Stays::Same, None, false);
     assert!(matches!(refused, Err(StoreError::ParentMissing { .. })));
-    let made = TreeSink::preview(&new, &parts(&from), true, None, true).unwrap();
+    let made = TreeSink::preview(&new, &parts(&from), true, Stays::Same, None, true).unwrap();
     assert_eq!(lines(&made), ["Send 4 "]);
-    let refused = TreeSink::preview(&folder.join("new/new/to"), &parts(&from), true, None, true);
+    let refused = TreeSink::preview(
+        &folder.join("new/new/to"),
+        &parts(&from),
+        true,
+        Stays::Same,
+        None,
+        true,
+    );
     assert!(matches!(refused, Err(StoreError::ParentMissing { .. })));
     std::fs::create_dir(folder.join("to")).unwrap();
-    let refused = TreeSink::preview(&folder.join("to"), &parts(&from), true, None, false);
+    let refused = TreeSink::preview(
+        &folder.join("to"),
+        &parts(&from),
+        true,
+        Stays::Same,
+        None,
+        false,
+    );
     assert!(matches!(refused, Err(StoreError::Exists { .. })));
     assert_eq!(names(&folder), ["from", "to"]);
 }

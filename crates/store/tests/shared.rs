@@ -21,7 +21,10 @@ fn looked(from: &Path, to: &Path) -> (FileSource, [Part; 1], TreeSink) {
 
 fn shared(to: &Path, parts: &[Part], lead: TreeSink) -> [TreeSink; 2] {
     let found = lead.present().unchanged;
-    [lead, TreeSink::share(to, parts, ID, 1, &found).unwrap()]
+    [
+        lead,
+        TreeSink::share(to, parts, ID, 1, &found, ropewalk_store::Stays::Same).unwrap(),
+    ]
 }
 
 /// The two write what is not there in turn. Returns how many bytes that were.
@@ -104,7 +107,17 @@ fn a_node_that_sees_other_attributes_does_as_was_decided() {
         unchanged: found.unchanged.clipped(Range::new(0, 1)),
         ..Present::default()
     };
-    let sinks = [1, 2].map(|node| TreeSink::share(&to, &parts, ID, node, &told.unchanged).unwrap());
+    let sinks = [1, 2].map(|node| {
+        TreeSink::share(
+            &to,
+            &parts,
+            ID,
+            node,
+            &told.unchanged,
+            ropewalk_store::Stays::Same,
+        )
+        .unwrap()
+    });
     assert_eq!(sinks[0].present().unchanged, told.unchanged);
     assert_eq!(fill(&source, &sinks), 1);
     sinks[0].commit().unwrap();
@@ -212,7 +225,15 @@ fn what_several_nodes_left_is_taken_over() {
             sink.write_at(range.start, &buffer).unwrap();
         };
         let lead = TreeSink::lead(&to, &parts, ID, 0, Adopt::All).unwrap();
-        let other = TreeSink::share(&to, &parts, ID, 7, &RangeSet::new()).unwrap();
+        let other = TreeSink::share(
+            &to,
+            &parts,
+            ID,
+            7,
+            &RangeSet::new(),
+            ropewalk_store::Stays::Same,
+        )
+        .unwrap();
         // Bytes that were written and not synced are not recorded.
         for (sink, safe, lost) in [
             (&lead, Range::new(0, 20_000), Range::new(90_000, 90_500)),
@@ -247,7 +268,15 @@ fn what_several_nodes_left_is_taken_over() {
             false => {
                 let second = next(Some(4));
                 assert_eq!(second.present().adopted, safe);
-                let third = TreeSink::share(&to, &parts, OTHER_ID, 5, &RangeSet::new()).unwrap();
+                let third = TreeSink::share(
+                    &to,
+                    &parts,
+                    OTHER_ID,
+                    5,
+                    &RangeSet::new(),
+                    ropewalk_store::Stays::Same,
+                )
+                .unwrap();
                 (vec![first, second, third], 2)
             }
         };
@@ -284,7 +313,14 @@ fn one_that_comes_too_late_makes_nothing() {
         drop(lead);
         let next = TreeSink::lead(&to, &parts, OTHER_ID, 0, Adopt::All).unwrap();
         assert_eq!(next.present().adopted.len_bytes(), 500);
-        let late = TreeSink::share(&to, &parts, ID, 1, &RangeSet::new());
+        let late = TreeSink::share(
+            &to,
+            &parts,
+            ID,
+            1,
+            &RangeSet::new(),
+            ropewalk_store::Stays::Same,
+        );
         let error = late.unwrap_err();
         assert!(matches!(error, StoreError::Vanished { .. }), "{error}");
         next.discard();

@@ -184,11 +184,18 @@ impl Fetch {
                 }
                 self.make_folder(&path, make_folder)?;
                 match (self.member.options.same(), shared) {
-                    (Same::Kept, false) => TreeSink::update(&path, &parts, id, self.member.adopt()),
+                    (Same::Kept, false) => TreeSink::update(&path, &parts, id, self.member.wish()),
                     // What is the same for one node another one may see differently: one of them has decided.
                     (Same::Kept, true) if looked.is_made => {
                         let unchanged = &looked.there.unchanged;
-                        TreeSink::share(&path, &parts, id, self.member.node, unchanged)
+                        TreeSink::share(
+                            &path,
+                            &parts,
+                            id,
+                            self.member.node,
+                            unchanged,
+                            self.member.stays(),
+                        )
                     }
                     (Same::Kept | Same::Sent, _) => TreeSink::create(&path, &parts, id, shared),
                 }

@@ -67,9 +67,11 @@ impl Looked {
 /// The messages that say what is there.
 pub(crate) fn present_messages(present: &Present) -> Vec<control::Present> {
     let mut messages = Vec::new();
-    if present.files > 0 {
+    if present.files + present.passed_files > 0 {
         messages.push(control::Present {
             files: present.files,
+            passed_files: present.passed_files,
+            passed_bytes: present.passed_bytes,
             ..control::Present::default()
         });
     }
@@ -162,7 +164,8 @@ impl Transfer {
                     let checked = TreeSink::check_extra(path, &parts, filter);
                     checked.map_err(|error| error.to_string())?;
                 }
-                TreeSink::preview(path, &parts, keeps_same, removes, *make_folder)
+                let stays = self.member.stays();
+                TreeSink::preview(path, &parts, keeps_same, stays, removes, *make_folder)
             }
             _ => TreeSink::preview_of_all(&parts),
         };
@@ -204,7 +207,7 @@ impl Transfer {
             &parts,
             &self.id_text(),
             self.member.node,
-            self.member.adopt(),
+            self.member.wish(),
         );
         let mut looked = Looked {
             made_folder,

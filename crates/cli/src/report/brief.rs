@@ -48,7 +48,7 @@ fn size(report: &Report) -> String {
         out += &format!(" of {}", format_bytes(report.wanted_bytes));
     }
     // How many of the files are sent is not known where some were there.
-    if report.files > 0 && report.landing.unchanged_files == 0 {
+    if report.files > 0 && report.landing.unchanged_files + report.landing.kept_files == 0 {
         out += &format!(" in {}", count(report.files, "file"));
     }
     out
@@ -64,6 +64,13 @@ fn unchanged(report: &Report) -> Option<String> {
     (files > 0).then(|| format!("{} ({size}) unchanged", count(files, "file")))
 }
 
+/// What the destinations had otherwise, and keep: `2 files (8 kB) left alone`.
+fn kept(report: &Report) -> Option<String> {
+    let (files, bytes) = (report.landing.kept_files, report.landing.kept_bytes);
+    let size = format_bytes(bytes);
+    (files > 0).then(|| format!("{} ({size}) left alone", count(files, "file")))
+}
+
 /// What no source has and is gone: `2 files and 1 folder removed`.
 fn removed(report: &Report) -> Option<String> {
     let (files, folders) = (report.landing.removed_files, report.landing.removed_folders);
@@ -75,7 +82,7 @@ fn removed(report: &Report) -> Option<String> {
 fn there(report: &Report) -> String {
     let resumed = report.landing.resumed_bytes;
     let resumed = (resumed > 0).then(|| format!("{} from an earlier run", format_bytes(resumed)));
-    let there = [unchanged(report), resumed, removed(report)]
+    let there = [unchanged(report), kept(report), resumed, removed(report)]
         .into_iter()
         .flatten();
     there.map(|text| format!("; {text}")).collect()
@@ -109,7 +116,11 @@ fn sources(report: &Report) -> String {
 
 fn done(report: &Report) -> String {
     let time = format_seconds(report.seconds);
-    if let Some(unchanged) = unchanged(report)
+    let stays: Vec<String> = [unchanged(report), kept(report)]
+        .into_iter()
+        .flatten()
+        .collect();
+    if !stays.is_empty()
         && report.wanted_bytes + report.landing.resumed_bytes == 0
         && report
             .landing
@@ -119,7 +130,10 @@ fn done(report: &Report) -> String {
     {
         let (sources, label) = (sources(report), label(report));
         let removed = removed(report).map_or_else(String::new, |removed| format!("; {removed}"));
-        return format!("done: nothing to send, {unchanged}{sources}, {time}{removed}{label}");
+        return format!(
+            "done: nothing to send, {}{sources}, {time}{removed}{label}",
+            stays.join("; ")
+        );
     }
     format!(
         "done: {}{}, {time}, {}{}{}",

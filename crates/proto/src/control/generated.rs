@@ -178,6 +178,19 @@ pub struct Open {
     /// which entries of trees are part of the copy; the first that matches decides
     #[prost(message, repeated, tag = "21")]
     pub filter: ::prost::alloc::vec::Vec<FilterRule>,
+    /// of a node with sources: all that is copied of them; absent = all of them
+    #[prost(message, optional, tag = "22")]
+    pub files: ::core::option::Option<FileList>,
+}
+/// Names of files and folders below a source.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct FileList {
+    /// as the user wrote them
+    #[prost(bytes = "vec", repeated, tag = "1")]
+    pub names: ::prost::alloc::vec::Vec<::prost::alloc::vec::Vec<u8>>,
+    /// folders with all below them
+    #[prost(bool, tag = "2")]
+    pub recursive: bool,
 }
 /// What a pattern includes or excludes.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -323,6 +336,8 @@ pub struct Options {
     /// the user wants Plan.delete
     #[prost(bool, tag = "51")]
     pub delete: bool,
+    #[prost(enumeration = "Stays", tag = "52")]
+    pub stays: i32,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Opened {
@@ -754,6 +769,11 @@ pub struct Present {
     /// instead: why the node cannot look
     #[prost(string, tag = "5")]
     pub failed: ::prost::alloc::string::String,
+    /// that stay though they are not the same; `ranges` has their bytes, `files` does not count them
+    #[prost(uint64, tag = "6")]
+    pub passed_files: u64,
+    #[prost(uint64, tag = "7")]
+    pub passed_bytes: u64,
 }
 /// What a dry run would do at a destination, sorted by path; several messages, before the last Present.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -1022,6 +1042,9 @@ pub struct Landed {
     /// names that are files of their own, where hard links were to be kept
     #[prost(uint64, tag = "32")]
     pub links_not_kept: u64,
+    /// files and links that were there, not the same, and have stayed
+    #[prost(uint64, tag = "54")]
+    pub passed_files: u64,
     /// files and links that no source has
     #[prost(uint64, tag = "50")]
     pub removed_files: u64,
@@ -1528,6 +1551,39 @@ impl Same {
         match value {
             "SAME_KEPT" => Some(Self::Kept),
             "SAME_SENT" => Some(Self::Sent),
+            _ => None,
+        }
+    }
+}
+/// Which files and links of a destination stay though they are not those of the source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum Stays {
+    /// None.
+    Same = 0,
+    /// Files whose modification time is a later second.
+    Newer = 1,
+    /// All that have the name of a file or link.
+    Existing = 2,
+}
+impl Stays {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Same => "STAYS_SAME",
+            Self::Newer => "STAYS_NEWER",
+            Self::Existing => "STAYS_EXISTING",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "STAYS_SAME" => Some(Self::Same),
+            "STAYS_NEWER" => Some(Self::Newer),
+            "STAYS_EXISTING" => Some(Self::Existing),
             _ => None,
         }
     }

@@ -35,6 +35,7 @@ pub(super) struct Looking {
     unchanged: RangeSet,
     adopted: RangeSet,
     files: u64,
+    passed: (u64, u64),
     pub(super) decided_by: Option<u32>,
 }
 
@@ -133,6 +134,7 @@ impl Coordinator {
         // What another one has begun to report counts for nothing.
         (looking.unchanged, looking.adopted) = (RangeSet::new(), RangeSet::new());
         looking.files = 0;
+        looking.passed = (0, 0);
         let look = self.look_message(node, true);
         self.send(node, to_agent::Body::Look(look));
     }
@@ -167,6 +169,8 @@ impl Coordinator {
         let found = control::range_set(&present.adopted);
         looking.adopted = looking.adopted.union(&found);
         looking.files += present.files;
+        looking.passed.0 += present.passed_files;
+        looking.passed.1 += present.passed_bytes;
         if present.last {
             self.decide(node);
         }
@@ -202,6 +206,7 @@ impl Coordinator {
         state.present_bytes = self.looking.unchanged.len_bytes();
         state.adopted_bytes = self.looking.adopted.len_bytes();
         state.present_files = self.looking.files;
+        (state.passed_files, state.passed_bytes) = self.looking.passed;
         self.plan_first();
     }
 

@@ -311,6 +311,7 @@ pub(super) fn opening_with(
         lessons: Vec::new(),
         incomplete: Incomplete::Removed,
         filter: Vec::new(),
+        files: None,
         links: Vec::new(),
         source_name: String::new(),
     };

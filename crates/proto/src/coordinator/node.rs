@@ -29,6 +29,9 @@ pub(super) struct Node {
     pub present_bytes: u64,
     pub adopted_bytes: u64,
     pub present_files: u64,
+    /// Of what its copy had, what stays though it is not the same: files, and their bytes.
+    pub passed_files: u64,
+    pub passed_bytes: u64,
     pub delivered: u64,
     pub checked: u64,
     pub sent_by_pair: BTreeMap<u32, u64>,
@@ -90,6 +93,8 @@ impl Node {
             present_bytes: 0,
             adopted_bytes: 0,
             present_files: 0,
+            passed_files: 0,
+            passed_bytes: 0,
             delivered: 0,
             checked: 0,
             sent_by_pair: BTreeMap::new(),

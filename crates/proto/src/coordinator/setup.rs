@@ -29,6 +29,8 @@ pub struct Setup {
     pub links: Vec<Link>,
     /// Which entries of trees are part of the copy: the first rule that matches decides.
     pub filter: Vec<control::FilterRule>,
+    /// All that is copied of trees, where not all of them is.
+    pub files: Option<control::FileList>,
     /// The name of the sources' folder or file, when all have one; files of reports are named below it.
     pub source_name: String,
 }
@@ -200,6 +202,7 @@ pub(super) fn open_message(setup: &Setup, state: &NodeSetup, node: u32) -> contr
         name: state.name.clone(),
         is_near_master: state.is_here,
         filter: setup.filter.clone(),
+        files: setup.files.clone().filter(|_| !state.sources.is_empty()),
     }
 }
 

@@ -49,6 +49,10 @@ pub struct NodeSummary<'a> {
     pub adopted: u64,
     /// Files and links that its own copy had from the start.
     pub present_files: u64,
+    /// Files and links that its own copy had, not the same, and that stay; `present` has their bytes.
+    pub passed_files: u64,
+    /// These bytes.
+    pub passed_bytes: u64,
 }
 
 impl Coordinator {
@@ -97,6 +101,8 @@ impl Coordinator {
                 present: node.present_bytes,
                 adopted: node.adopted_bytes,
                 present_files: node.present_files,
+                passed_files: node.passed_files,
+                passed_bytes: node.passed_bytes,
             })
             .collect()
     }

@@ -158,6 +158,7 @@ pub(super) fn begun_over(
         lessons: Vec::new(),
         incomplete: Incomplete::Removed,
         filter: Vec::new(),
+        files: None,
         links,
         source_name: String::new(),
     };

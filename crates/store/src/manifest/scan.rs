@@ -84,61 +84,12 @@ impl Scan {
         let opened = sys::open_resolved_path(root, OFlags::PATH, Mode::empty());
         let opened =
             opened.map_err(|errno| StoreError::from_errno(Operation::Open, root, errno))?;
-        let stat = rustix::fs::fstat(&opened)
-            .map_err(|errno| StoreError::from_errno(Operation::Inspect, root, errno))?;
-        let mut walk = Walk {
-            root,
-            dir: opened.as_fd(),
-            system: None,
-            found: Vec::new(),
-            skipped: 0,
-            special: 0,
-            left_out: Vec::new(),
-            dropped: HashSet::new(),
-            reader: Reader::new(keep),
-            names: Names::new(keep.links),
-            filter,
-            name,
-        };
-        walk.root(&stat)?;
-        let mut pending: Vec<Vec<u8>> = Vec::new();
-        if walk
-            .found
-            .first()
-            .is_some_and(|(root, _)| root.kind == EntryKind::Directory)
-        {
-            pending.push(Vec::new());
+        let mut walk = Walk::new(root, opened.as_fd(), keep, filter, name);
+        if walk.begin()? == EntryKind::Directory {
+            walk.below(Vec::new())?;
         }
-        while let Some(path) = pending.pop() {
-            let first = walk.found.len();
-            walk.list(&path)?;
-            let directories = walk.found[first..]
-                .iter()
-                .filter(|(entry, _)| entry.kind == EntryKind::Directory);
-            pending.extend(directories.map(|(entry, _)| entry.path.clone()));
-        }
-        let (mut found, skipped, special) = (walk.found, walk.skipped, walk.special);
-        let names = walk.names;
-        let attributes_unread = walk.reader.unread;
-        let (left_out, left_out_more) = bounded(walk.left_out, &walk.dropped, &mut found);
-        found.sort_unstable_by(|a, b| a.0.path.cmp(&b.0.path));
-        let (mut entries, versions): (Vec<Entry>, Vec<Version>) = found.into_iter().unzip();
-        names.join(&mut entries);
-        let manifest = Manifest { entries };
-        manifest.check().map_err(|reason| StoreError::Manifest {
-            path: root.to_owned(),
-            reason,
-        })?;
-        Ok(Self {
-            manifest: Arc::new(manifest),
-            versions: versions.into(),
-            skipped,
-            special,
-            left_out,
-            left_out_more,
-            attributes_unread,
-            names,
-        })
+        walk.found.sort_unstable_by(|a, b| a.0.path.cmp(&b.0.path));
+        walk.end()
     }
 }
 
@@ -152,20 +103,20 @@ impl Manifest {
     }
 }
 
-struct Walk<'a> {
+pub(super) struct Walk<'a> {
     root: &'a Path,
-    dir: BorrowedFd<'a>,
+    pub(super) dir: BorrowedFd<'a>,
     /// The file system met last, by its device.
     system: Option<(u64, FileSystem)>,
-    found: Vec<(Entry, Version)>,
+    pub(super) found: Vec<(Entry, Version)>,
     skipped: u64,
     special: u64,
-    left_out: Vec<LeftOut>,
+    pub(super) left_out: Vec<LeftOut>,
     /// Folders that were found and cannot be listed.
     dropped: HashSet<Vec<u8>>,
     reader: Reader,
     names: Names,
-    filter: &'a Filter,
+    pub(super) filter: &'a Filter,
     /// What the root is called in the copy.
     name: &'a [u8],
 }
@@ -196,7 +147,80 @@ impl Named<'_> {
     }
 }
 
-impl Walk<'_> {
+impl<'a> Walk<'a> {
+    /// * `dir`: the root, opened.
+    /// * `name`: what the root is called in the copy.
+    pub(super) fn new(
+        root: &'a Path,
+        dir: BorrowedFd<'a>,
+        keep: Keep,
+        filter: &'a Filter,
+        name: &'a [u8],
+    ) -> Self {
+        Self {
+            root,
+            dir,
+            system: None,
+            found: Vec::new(),
+            skipped: 0,
+            special: 0,
+            left_out: Vec::new(),
+            dropped: HashSet::new(),
+            reader: Reader::new(keep),
+            names: Names::new(keep.links),
+            filter,
+            name,
+        }
+    }
+
+    /// Adds the root; what it is.
+    pub(super) fn begin(&mut self) -> Result<EntryKind, StoreError> {
+        let stat = rustix::fs::fstat(self.dir)
+            .map_err(|errno| StoreError::from_errno(Operation::Inspect, self.root, errno))?;
+        self.root(&stat)?;
+        let root = self.found.first();
+        Ok(root.map_or(EntryKind::Directory, |(root, _)| root.kind.clone()))
+    }
+
+    /// Adds all below a folder.
+    pub(super) fn below(&mut self, folder: Vec<u8>) -> Result<(), StoreError> {
+        let mut pending = vec![folder];
+        while let Some(path) = pending.pop() {
+            let first = self.found.len();
+            self.list(&path)?;
+            let directories = self.found[first..]
+                .iter()
+                .filter(|(entry, _)| entry.kind == EntryKind::Directory);
+            pending.extend(directories.map(|(entry, _)| entry.path.clone()));
+        }
+        Ok(())
+    }
+
+    /// The scan, of entries in their order.
+    pub(super) fn end(self) -> Result<Scan, StoreError> {
+        let (mut found, skipped, special) = (self.found, self.skipped, self.special);
+        let attributes_unread = self.reader.unread;
+        let (left_out, left_out_more) = bounded(self.left_out, &self.dropped, &mut found);
+        let (mut entries, versions): (Vec<Entry>, Vec<Version>) = found.into_iter().unzip();
+        let names = self.names;
+        names.join(&mut entries);
+        let manifest = Manifest { entries };
+        manifest.check().map_err(|reason| StoreError::Manifest {
+            path: self.root.to_owned(),
+            reason,
+        })?;
+        Ok(Scan {
+            manifest: Arc::new(manifest),
+            versions: versions.into(),
+            skipped,
+            special,
+            left_out,
+            left_out_more,
+            attributes_unread,
+            names,
+        })
+    }
+
     fn full_path(&self, path: &[u8]) -> PathBuf {
         if path.is_empty() {
             self.root.to_owned()
@@ -217,7 +241,8 @@ impl Walk<'_> {
         self.take(entry, stat, named)
     }
 
-    fn list(&mut self, path: &[u8]) -> Result<(), StoreError> {
+    /// Adds what is directly in a folder.
+    pub(super) fn list(&mut self, path: &[u8]) -> Result<(), StoreError> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY;
         let opened = sys::open_beneath(self.dir, path, flags, Mode::empty());
         let listed = opened.and_then(|opened| Ok((Dir::read_from(&opened)?, opened)));
@@ -249,7 +274,8 @@ impl Walk<'_> {
                 full.push(b'/');
             }
             full.extend_from_slice(name);
-            if let Err((operation, errno)) = self.add(opened.as_fd(), name, &full)? {
+            let added = self.add(opened.as_fd(), name, &full, self.filter)?;
+            if let Err((operation, errno)) = added {
                 self.leave_out(operation, &full, errno)?;
             }
         }
@@ -257,32 +283,35 @@ impl Walk<'_> {
     }
 
     /// * `path`: below the root.
-    fn is_excluded(&self, path: &[u8], is_folder: bool) -> bool {
+    fn is_excluded(&self, filter: &Filter, path: &[u8], is_folder: bool) -> bool {
         match self.name {
             // Names are not joined for nothing.
-            _ if self.filter.is_empty() => false,
-            b"" => self.filter.excludes(path, is_folder),
+            _ if filter.is_empty() => false,
+            b"" => filter.excludes(path, is_folder),
             name => {
                 let path = [name, b"/", path].concat();
-                self.filter.excludes(&path, is_folder)
+                filter.excludes(&path, is_folder)
             }
         }
     }
 
     /// Adds what a name in an open folder leads to; the inner error is one of this entry alone.
-    fn add(
+    ///
+    /// * `filter`: it is left out where this excludes it.
+    pub(super) fn add(
         &mut self,
         folder: BorrowedFd<'_>,
         name: &[u8],
         path: &[u8],
+        filter: &Filter,
     ) -> Result<Result<(), (Operation, Errno)>, StoreError> {
         let stat = match sys::stat_entry(folder, name) {
             Ok(stat) => stat,
-            Err(_) if self.is_excluded(path, false) => return Ok(Ok(())),
+            Err(_) if self.is_excluded(filter, path, false) => return Ok(Ok(())),
             Err(errno) => return Ok(Err((Operation::Inspect, errno))),
         };
         let kind = FileType::from_raw_mode(stat.st_mode);
-        if self.is_excluded(path, kind == FileType::Directory) {
+        if self.is_excluded(filter, path, kind == FileType::Directory) {
             return Ok(Ok(()));
         }
         let mut entry = match self.entry(path.to_vec(), &stat) {
@@ -346,7 +375,7 @@ impl Walk<'_> {
     }
 
     /// Notes an entry that cannot be read; an error for the root, and for one that concerns more than the entry.
-    fn leave_out(
+    pub(super) fn leave_out(
         &mut self,
         operation: Operation,
         path: &[u8],

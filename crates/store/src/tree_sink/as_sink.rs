@@ -47,11 +47,14 @@ impl Sink for TreeSink {
         let progress = lock(&tree.progress);
         let (adopted, units) = (progress.adopted.clone(), progress.units.clone());
         drop(progress);
+        let (passed_bytes, passed_files) = tree.passed(&self.staging.layout);
         Present {
             unchanged: tree.unchanged_bytes(&self.staging.layout),
             adopted,
             units,
-            files: tree.unchanged.len() as u64,
+            files: tree.unchanged.len() as u64 - passed_files,
+            passed_files,
+            passed_bytes,
         }
     }
 

@@ -50,7 +50,7 @@ impl Tree {
             is_set?;
             let mut landed = lock(&self.landed);
             landed.bits_not_kept = lost + self.bits_of_files();
-            landed.unchanged_files = self.unchanged_now(same);
+            (landed.unchanged_files, landed.passed_files) = self.stayed(same);
             drop(landed);
             self.sync_all(&dest, false)?;
             return rustix::fs::fsync(&self.parent)
@@ -97,7 +97,7 @@ impl Tree {
         };
         let mut landed = lock(&self.landed);
         landed.bits_not_kept = lost + self.bits_of_files();
-        landed.unchanged_files = self.unchanged_now(same);
+        (landed.unchanged_files, landed.passed_files) = self.stayed(same);
         drop(landed);
         rustix::fs::fsync(&self.parent).map_err(|errno| self.failed(Operation::Sync, errno))
     }
@@ -199,7 +199,7 @@ impl Tree {
             self.set_modes_of_unchanged(same)?;
             self.remove_journals();
             let mut landed = lock(&self.landed);
-            landed.unchanged_files = 1;
+            (landed.unchanged_files, landed.passed_files) = self.stayed(same);
             landed.bits_not_kept = self.bits_of_files();
             return Ok(());
         }

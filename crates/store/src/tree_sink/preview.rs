@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::parts::merge;
-use super::same::Same;
+use super::same::{Same, Stays};
 use super::{Part, Tree, TreeSink};
 use crate::error::StoreError;
 use crate::filter::Filter;
@@ -51,6 +51,7 @@ impl TreeSink {
     /// system call an entry.
     ///
     /// * `keeps_same`: what is there, the same, stays.
+    /// * `stays`: which files stay though they are not the same.
     /// * `removes`: as [`TreeSink::remove_extra`] was given it.
     /// * `makes_parent`: the folder that is to hold DEST is made where only it is missing.
     ///
@@ -60,6 +61,7 @@ impl TreeSink {
         dest: &Path,
         parts: &[Part],
         keeps_same: bool,
+        stays: Stays,
         removes: Option<&Filter>,
         makes_parent: bool,
     ) -> Result<Preview, StoreError> {
@@ -72,14 +74,18 @@ impl TreeSink {
             }
             Err(error) => return Err(error),
         };
+        tree.stays = stays;
         let mut same = tree.survey()?;
         if !keeps_same {
             same.forget_files(&tree.entries);
         }
         tree.keep(&same);
+        let (passed_bytes, passed_files) = tree.passed(&layout);
         let present = Present {
             unchanged: tree.unchanged_bytes(&layout),
-            files: tree.unchanged.len() as u64,
+            files: tree.unchanged.len() as u64 - passed_files,
+            passed_files,
+            passed_bytes,
             ..Present::default()
         };
         let mut changes = tree.changes(&same);
@@ -128,7 +134,7 @@ impl Tree {
         let is_root_there = self.stage_parent_path == self.dest;
         let is_due = |object: u32, path: &[u8]| {
             let is_folder_there = is_root_there && path.is_empty() && !self.is_single();
-            !(is_folder_there || same.has(object))
+            !(is_folder_there || same.has(object) || same.has_passed(object))
         };
         let entries = (0..).zip(&self.entries);
         let due =

@@ -11,6 +11,7 @@
 use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsFd as _, BorrowedFd};
 
+use ropewalk_model::journal::Adopt;
 use ropewalk_model::{Layout, RangeSet};
 use rustix::fs::{FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
@@ -23,6 +24,36 @@ use crate::folders::Folders;
 use crate::manifest::{Entry, EntryKind, Kept, parent_of};
 use crate::sys;
 
+/// Which files and links of DEST stay though they are not those of the source: rsync's `--update` and `--ignore-existing`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Stays {
+    /// None.
+    #[default]
+    Same,
+    /// Files whose modification time is a later second than that of the source's file.
+    Newer,
+    /// All that have the name of a file or link.
+    Existing,
+}
+
+/// What is done with what is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wish {
+    /// What of an earlier transfer's files is taken over.
+    pub adopt: Adopt,
+    /// Which files stay though they are not the same.
+    pub stays: Stays,
+}
+
+impl From<Adopt> for Wish {
+    fn from(adopt: Adopt) -> Self {
+        Self {
+            adopt,
+            stays: Stays::Same,
+        }
+    }
+}
+
 /// Entries that stand in DEST as they are in the source, by number: folders, whatever is in them, and files and links that are
 /// the same.
 #[derive(Debug, Default)]
@@ -32,11 +63,17 @@ pub(super) struct Same {
     differing: HashSet<u32>,
     /// Where other nodes may be surer of a file: those of the size and time of the source.
     alike: HashSet<u32>,
+    /// Files and links that stay whatever they are.
+    passed: HashSet<u32>,
 }
 
 impl Same {
     pub fn has(&self, object: u32) -> bool {
         self.entries.contains(&object)
+    }
+
+    pub fn has_passed(&self, object: u32) -> bool {
+        self.passed.contains(&object)
     }
 
     /// Takes for different what is no folder.
@@ -71,7 +108,9 @@ impl Tree {
             if self.is_single()
                 && let Ok(stat) = sys::stat_entry(self.parent.as_fd(), &self.name)
             {
-                if self.is_same(&stat, 0, self.parent.as_fd(), &self.name) {
+                if self.passes(&stat, self.entry(0)) {
+                    same.passed.insert(0);
+                } else if self.is_same(&stat, 0, self.parent.as_fd(), &self.name) {
                     self.note_same(&mut same, &stat, 0);
                 }
                 if self.was_told && is_file(&stat, self.entry(0)) {
@@ -109,14 +148,20 @@ impl Tree {
                 Err(errno) => return Err(failed(errno)),
             };
             let kind = FileType::from_raw_mode(stat.st_mode);
-            if !replaceable(&entry.kind, kind) {
+            let passes = self.passes(&stat, entry);
+            if passes {
+                same.passed.insert(object);
+                if kind == FileType::Directory {
+                    continue;
+                }
+            } else if !replaceable(&entry.kind, kind) {
                 return Err(StoreError::Exists {
                     path: self.final_path(entry),
                     found: sys::kind_in_words(kind),
                     wanted: entry.kind.in_words(),
                 });
             }
-            if self.is_same(&stat, object, folder, name) {
+            if !passes && self.is_same(&stat, object, folder, name) {
                 self.note_same(&mut same, &stat, object);
             }
             if self.was_told && is_file(&stat, entry) {
@@ -181,6 +226,8 @@ impl Tree {
         self.unchanged = numbers
             .filter(|object| is_name_of_file(&entries[*object as usize]))
             .collect();
+        self.unchanged.extend(&same.passed);
+        self.passed.clone_from(&same.passed);
     }
 
     /// Leaves files as they are that a node of a shared copy has found to be the same. What has no bytes is made by the node that
@@ -209,11 +256,15 @@ impl Tree {
         for object in lost {
             self.unchanged.remove(&object);
         }
+        let passed = same.passed.intersection(&self.unchanged);
+        self.passed = passed.copied().collect();
     }
 
     /// Whether a file that was to stay as it is still is the same. Another node may have been surer of it than this one.
     fn stays(&self, object: u32, same: &Same) -> bool {
-        same.has(object) || (self.was_told && same.alike.contains(&object))
+        same.has(object)
+            || same.has_passed(object)
+            || (self.was_told && same.alike.contains(&object))
     }
 
     /// The bytes of the files that stay as they are.
@@ -223,12 +274,35 @@ impl Tree {
         RangeSet::from_ranges(present.map(|piece| piece.range))
     }
 
-    /// How many of the files that were to stay as they are still are the same.
-    pub(super) fn unchanged_now(&self, same: &Same) -> u64 {
-        let unchanged = self.unchanged.iter();
-        unchanged
-            .filter(|object| self.stays(**object, same))
-            .count() as u64
+    /// How many files and links have stayed: those that still are the same, and others.
+    pub(super) fn stayed(&self, same: &Same) -> (u64, u64) {
+        let stayed = self.unchanged.iter();
+        let stayed = stayed.filter(|object| self.stays(**object, same));
+        let (passed, unchanged): (Vec<u32>, Vec<u32>) =
+            stayed.copied().partition(|object| same.has_passed(*object));
+        (unchanged.len() as u64, passed.len() as u64)
+    }
+
+    /// The bytes in the source of files that stay though they are not the same, and how many files and links these are.
+    pub(super) fn passed(&self, layout: &Layout) -> (u64, u64) {
+        let pieces = layout.pieces().iter();
+        let passed = pieces.filter(|piece| self.passed.contains(&piece.object));
+        let bytes = passed.map(|piece| piece.range.len()).sum();
+        (bytes, self.passed.len() as u64)
+    }
+
+    /// Whether what stands under the name of an entry stays, whatever it is.
+    fn passes(&self, stat: &Stat, entry: &Entry) -> bool {
+        let is_file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+        match (self.stays, &entry.kind) {
+            (Stays::Same, _) | (_, EntryKind::Directory) => false,
+            // As rsync: not within a second, and files only.
+            (Stays::Newer, EntryKind::File { .. } | EntryKind::HardLink { .. }) => {
+                is_file && stat.st_mtime > entry.mtime_seconds
+            }
+            (Stays::Newer, EntryKind::Symlink { .. }) => false,
+            (Stays::Existing, _) => true,
+        }
     }
 
     /// # Errors

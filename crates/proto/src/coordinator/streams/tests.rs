@@ -34,6 +34,7 @@ fn moving_to(receivers: u64, tune: Option<PolicyName>) -> (Coordinator, Vec<Acti
         lessons: Vec::new(),
         incomplete: Incomplete::Removed,
         filter: Vec::new(),
+        files: None,
         links: Vec::new(),
         source_name: String::new(),
     };

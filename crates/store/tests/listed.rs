@@ -1,0 +1,178 @@
+//! A list of files means what it means to rsync.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::Command;
+
+use ropewalk_store::{FileList, Filter, FilterRule, Keep, Scan, StoreError};
+
+mod support;
+use support::*;
+
+fn filter(rules: &[&str]) -> Filter {
+    let rules = rules.iter().map(|pattern| FilterRule {
+        is_include: false,
+        pattern: pattern.as_bytes().to_vec(),
+    });
+    Filter::new(&rules.collect::<Vec<_>>()).unwrap()
+}
+
+fn scan(root: &Path, names: &[&str], rules: &[&str], is_recursive: bool) -> Scan {
+    let list = FileList {
+        names: names.iter().map(|name| name.as_bytes().to_vec()).collect(),
+        is_recursive,
+    };
+    Scan::read_listed(root, Keep::default(), &filter(rules), &list).unwrap()
+}
+
+/// Paths below the root, and whether all names were found.
+type Found = (BTreeSet<String>, bool);
+
+fn listed(root: &Path, names: &[&str], rules: &[&str], is_recursive: bool) -> Found {
+    let scan = scan(root, names, rules, is_recursive);
+    let paths = scan.manifest.entries.iter().skip(1);
+    let paths = paths.map(|entry| String::from_utf8(entry.path.clone()).unwrap());
+    (paths.collect(), scan.left_out.is_empty())
+}
+
+fn of_rsync(root: &Path, names: &[&str], rules: &[&str], is_recursive: bool) -> Found {
+    let (_keep, to) = folder();
+    let list = to.join("list");
+    std::fs::write(&list, names.join("\0")).unwrap();
+    let copy = to.join("copy");
+    std::fs::create_dir(&copy).unwrap();
+    let mut command = Command::new("rsync");
+    command.args(["-a", "--from0", "--files-from"]).arg(&list);
+    if is_recursive {
+        command.arg("-r");
+    }
+    for rule in rules {
+        command.arg(format!("--exclude={rule}"));
+    }
+    let ran = command
+        .arg(format!("{}/", root.display()))
+        .arg(&copy)
+        .output();
+    let status = ran.unwrap().status.code().unwrap();
+    assert!(matches!(status, 0 | 23), "{names:?} {status}");
+    let mut found = BTreeSet::new();
+    let mut pending = vec![copy.clone()];
+    while let Some(folder) = pending.pop() {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            found.insert(
+                path.strip_prefix(&copy)
+                    .unwrap()
+                    .to_str()
+                    .unwrap()
+                    .to_owned(),
+            );
+            if path.symlink_metadata().unwrap().is_dir() {
+                pending.push(path);
+            }
+        }
+    }
+    (found, status == 0)
+}
+
+fn make(root: &Path) {
+    for path in [
+        "a", "b.o", "d/a", "d/b.o", "d/e/a", "d/e/f/a", "e/a", "e/d/b.o", " a",
+    ] {
+        let path = root.join(path);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, "x").unwrap();
+    }
+    std::fs::create_dir(root.join("empty")).unwrap();
+    std::os::unix::fs::symlink("d", root.join("link")).unwrap();
+}
+
+/// Files, folders with and without what is in them, names twice, names that lead up, absent ones; with and without filters and `-r`.
+#[test]
+fn lists_are_those_of_rsync() {
+    let (_keep, folder) = folder();
+    let root = folder.join("root");
+    make(&root);
+    let names = [
+        "a",
+        "d",
+        "d/",
+        "d/.",
+        "/d/e/a",
+        "d/../a",
+        "../a",
+        "../../etc/passwd",
+        "none",
+        "none/a",
+        "a/b",
+        "a/",
+        ".",
+        "./",
+        "..",
+        "/",
+        "./d//a",
+        "d/e/",
+        "d/e/f",
+        "link",
+        "empty",
+        "empty/",
+        "e/d/b.o",
+        "b.o",
+        " a",
+        "d/e/../e/f/",
+        "d/e/..",
+        "d/e/f/../",
+        "e/.",
+        "d/e/f/../../../b.o",
+    ];
+    let rules: [&[&str]; 6] = [&[], &["d"], &["*.o"], &["/d/e"], &["a"], &["e/"]];
+    let mut seed = 1u64;
+    let mut below = |most: usize| {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (seed >> 33) as usize % most
+    };
+    let single = names.iter().map(|name| vec![*name]);
+    let several: Vec<Vec<&str>> = (0..60)
+        .map(|_| {
+            (0..2 + below(3))
+                .map(|_| names[below(names.len())])
+                .collect()
+        })
+        .collect();
+    for (at, names) in single.chain(several).enumerate() {
+        for is_recursive in [false, true] {
+            let rules = rules[(at + usize::from(is_recursive)) % rules.len()];
+            for rules in [&[][..], rules] {
+                assert_eq!(
+                    listed(&root, &names, rules, is_recursive),
+                    of_rsync(&root, &names, rules, is_recursive),
+                    "{names:?} {rules:?} {is_recursive}"
+                );
+            }
+        }
+    }
+}
+
+/// What cannot be copied is named: what does not exist, what is below a link. A file has no names below it.
+#[test]
+fn what_is_absent_is_named() {
+    let (_keep, folder) = folder();
+    let root = folder.join("root");
+    make(&root);
+    let scan = scan(&root, &["d/none", "link/a", "d/a", "d/none"], &[], false);
+    let left_out = scan.left_out.iter();
+    let left_out: Vec<(&[u8], &str)> = left_out.map(|one| (&one.path[..], &*one.reason)).collect();
+    assert_eq!(
+        left_out,
+        [
+            (&b"d/none"[..], "does not exist"),
+            (
+                b"link/a",
+                "is below a symbolic link; name it by the way without the link"
+            )
+        ]
+    );
+    let list = FileList::default();
+    let refused = Scan::read_listed(&root.join("a"), Keep::default(), &filter(&[]), &list);
+    assert!(matches!(refused, Err(StoreError::NotADirectory { .. })));
+}
