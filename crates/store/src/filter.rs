@@ -184,10 +184,16 @@ fn set<'a>(mut rest: &'a [u8], text: &mut String) -> Option<&'a [u8]> {
         match byte {
             b']' if !is_first => break,
             b'[' if rest.first() == Some(&b':') => {
-                let end = rest.windows(2).position(|pair| pair == b":]")?;
-                let name = std::str::from_utf8(&rest[1..end]).ok()?;
-                let _ = write!(members, "[:{name}:]");
-                rest = &rest[end + 2..];
+                let end = rest.iter().position(|byte| *byte == b']')?;
+                match rest[1..end].strip_suffix(b":") {
+                    Some(name) => {
+                        let name = std::str::from_utf8(name).ok()?;
+                        let _ = write!(members, "[:{name}:]");
+                        rest = &rest[end + 1..];
+                    }
+                    // A set of these bytes, as any other.
+                    None => literal(byte, &mut members),
+                }
             }
             byte => {
                 let first = match (byte, rest.split_first()) {
