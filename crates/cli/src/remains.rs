@@ -58,6 +58,7 @@ fn state_name(state: RemainState) -> &'static str {
         RemainState::InUse => "in use",
         RemainState::OtherHost => "other host",
         RemainState::OtherUser => "other user",
+        RemainState::OtherVersion => "other version",
         RemainState::Unrecorded => "unrecorded",
     }
 }
@@ -69,6 +70,9 @@ fn reason(state: RemainState) -> &'static str {
         RemainState::InUse => "a transfer is writing it",
         RemainState::OtherHost => "a process of another host made it",
         RemainState::OtherUser => "another user made it",
+        RemainState::OtherVersion => {
+            "another version of ropewalk wrote its journal, and can continue it"
+        }
         RemainState::Unrecorded => "it has no journal, so a transfer may be writing it",
     }
 }
@@ -144,7 +148,10 @@ pub(crate) fn clean(args: &CleanArgs) -> Result<ExitCode> {
         let is_removed = match state {
             RemainState::Resumable => true,
             RemainState::InUse => false,
-            RemainState::OtherHost | RemainState::OtherUser | RemainState::Unrecorded => args.all,
+            RemainState::OtherHost
+            | RemainState::OtherUser
+            | RemainState::OtherVersion
+            | RemainState::Unrecorded => args.all,
         };
         if !is_removed {
             let hint = match state {

@@ -14,7 +14,7 @@ use std::fs::File;
 use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
 use std::os::fd::{AsFd, BorrowedFd};
 
-use ropewalk_model::journal::{HOST_MARK_LEN, Header, Records, decode, ending};
+use ropewalk_model::journal::{HOST_MARK_LEN, Header, HeaderError, Records, decode, ending};
 pub(crate) use ropewalk_model::journal::{Recorded, Safe};
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
@@ -136,7 +136,9 @@ pub(crate) enum Found {
     Locked,
     /// Locks say nothing about its writer.
     OfOtherHost,
-    /// No journal that this version reads, or gone.
+    /// Another version of this program wrote it.
+    OfOtherVersion,
+    /// No journal, or gone.
     Unreadable,
 }
 
@@ -153,8 +155,10 @@ pub(crate) fn find(folder: impl AsFd, name: &[u8]) -> Found {
     let mut file = File::from(file);
     let mut bytes = Vec::new();
     let is_read = file.read_to_end(&mut bytes).is_ok();
-    let Some((header, records)) = Header::decode(&bytes).ok().filter(|_| is_read) else {
-        return Found::Unreadable;
+    let (header, records) = match Header::decode(&bytes) {
+        Ok(found) if is_read => found,
+        Err(HeaderError::OtherVersion { .. }) => return Found::OfOtherVersion,
+        Ok(_) | Err(HeaderError::None) => return Found::Unreadable,
     };
     match header.is_lock_known(&host(), || has_common_locks(&file)) {
         false => Found::OfOtherHost,
@@ -179,7 +183,7 @@ pub(crate) fn read_unlocked(folder: impl AsFd, name: &[u8]) -> Vec<Recorded> {
 pub(crate) fn claim(folder: impl AsFd, name: &[u8]) -> Option<Left> {
     match find(folder, name) {
         Found::Left(left) => Some(left),
-        Found::Locked | Found::OfOtherHost | Found::Unreadable => None,
+        Found::Locked | Found::OfOtherHost | Found::OfOtherVersion | Found::Unreadable => None,
     }
 }
 

@@ -27,6 +27,8 @@ pub enum RemainState {
     OtherHost,
     /// Made by another user.
     OtherUser,
+    /// Its journal is another version's of this program, which knows what is safe.
+    OtherVersion,
     /// It has no journal, so neither what is safe nor whether a transfer runs is known.
     Unrecorded,
 }
@@ -131,7 +133,10 @@ fn find(
         let state = states.into_iter().max_by_key(|state| match state {
             RemainState::InUse => 2,
             RemainState::Resumable => 0,
-            RemainState::OtherHost | RemainState::OtherUser | RemainState::Unrecorded => 1,
+            RemainState::OtherHost
+            | RemainState::OtherUser
+            | RemainState::OtherVersion
+            | RemainState::Unrecorded => 1,
         });
         let state = state.unwrap_or_else(|| without_journal(folder, &name, &stat));
         let left: Vec<Left> = left.into_iter().flatten().collect();
@@ -181,6 +186,7 @@ fn state_of(folder: &OwnedFd, journal: &[u8], stat: &Stat) -> (RemainState, Opti
         Found::Left(left) => (RemainState::Resumable, Some(left)),
         Found::Locked => (RemainState::InUse, None),
         Found::OfOtherHost => (RemainState::OtherHost, None),
+        Found::OfOtherVersion => (RemainState::OtherVersion, None),
         Found::Unreadable => (RemainState::Unrecorded, None),
     }
 }

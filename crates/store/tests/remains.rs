@@ -90,6 +90,31 @@ fn one_journal_in_use_is_enough() {
     assert_eq!(one(&to).state, RemainState::OtherHost);
 }
 
+/// What an older or newer version of the program has left is neither taken over nor removed, and said to be that.
+#[test]
+fn journals_of_other_versions_are_left_alone() {
+    let (_keep, folder) = folder();
+    let to = folder.join("to");
+    drop(begin(&folder, &to, 1));
+    let path = one(&to).path;
+    let journal = folder.join(format!("{}.journal", path.file_name().unwrap().display()));
+    let written = std::fs::read(&journal).unwrap();
+    assert!(written.starts_with(b"ropewalk journal 3\n"));
+    for other in [b'2', b'4'] {
+        let mut bytes = written.clone();
+        bytes[b"ropewalk journal ".len()] = other;
+        std::fs::write(&journal, &bytes).unwrap();
+        assert_eq!(one(&to).state, RemainState::OtherVersion);
+        let (_, next) = update_pair(&folder.join("from"), &to, &id(2));
+        assert!(next.present().adopted.is_empty());
+        next.discard();
+        assert_eq!(std::fs::read(&journal).unwrap(), bytes);
+    }
+    std::fs::write(&journal, &written).unwrap();
+    let (_, next) = update_pair(&folder.join("from"), &to, &id(3));
+    assert_eq!(next.present().adopted.len_bytes(), 4000);
+}
+
 /// A tree that is merged into a folder lies inside it, and is found there. Without a journal nothing is known of it.
 #[test]
 fn what_is_inside_the_destination_is_found() {
