@@ -452,6 +452,28 @@ mod tests {
         parse(OsStr::new(text), Side::Destination)
     }
 
+    /// Any text names endpoints, a bounded number of them, or is refused in words.
+    #[test]
+    fn any_text_is_read_as_an_endpoint() {
+        let corpus = [
+            "/data/set",
+            "a[1-4]:/data/set/",
+            "ann@host:22:~/x",
+            "[fe80::1]:/x",
+            "mem:1GiB",
+            "host:null:",
+        ];
+        let corpus = corpus.map(|text| text.as_bytes().to_vec());
+        crate::mutate::fuzz_some("endpoints", &corpus, 4000, |input| {
+            for side in [Side::Source, Side::Destination] {
+                match parse(OsStr::from_bytes(input), side) {
+                    Ok(endpoints) => assert!((1..=65_536).contains(&endpoints.len())),
+                    Err(error) => assert!(!error.to_string().is_empty()),
+                }
+            }
+        });
+    }
+
     /// Every form, one host each, printed back with paths made absolute and slashes taken off.
     #[test]
     fn forms_are_read() {

@@ -11,6 +11,9 @@ mod filter;
 mod habits;
 mod help;
 mod members;
+#[cfg(test)]
+#[path = "../../../fuzz/mutate.rs"]
+mod mutate;
 mod options;
 mod plan;
 mod ports;

@@ -110,6 +110,23 @@ pub fn create(path: &Path) -> Result<[u8; TOKEN_LEN]> {
 mod tests {
     use super::*;
 
+    /// Digits are read as they are written, and nothing else is a token.
+    #[test]
+    fn any_text_is_read_as_a_token() {
+        let token = hex(&[0xa5; TOKEN_LEN]);
+        let corpus = [
+            token.to_uppercase().into_bytes(),
+            token.into_bytes(),
+            b"0".to_vec(),
+        ];
+        crate::mutate::fuzz("tokens", &corpus, |input| {
+            let text = String::from_utf8_lossy(input);
+            if let Some(token) = parse::<TOKEN_LEN>(&text) {
+                assert_eq!(hex(&token), text.to_lowercase());
+            }
+        });
+    }
+
     /// What is made reads back, is private, and is never overwritten.
     #[test]
     fn a_new_token_reads_back() {

@@ -1,0 +1,50 @@
+//! Any 128 bytes are read without harm, and prefaces of other versions are refused in words.
+
+use ropewalk_lane::preface::{Kind, MacKey, PREFACE_LEN, Preface, PrefaceError, VERSION};
+
+#[path = "../../../fuzz/mutate.rs"]
+mod mutate;
+use mutate::fuzz_fixed;
+
+fn preface() -> Preface {
+    Preface {
+        kind: Kind::Pair,
+        flags: 1,
+        key_id: [2; 16],
+        transfer_id: [3; 16],
+        nonce: [4; 32],
+        extra: [5; 16],
+    }
+}
+
+/// What is read is what was sent; no change of it is authentic.
+#[test]
+fn prefaces() {
+    let key = MacKey::new(b"token");
+    let valid = preface().encode(&key);
+    fuzz_fixed("prefaces", &[valid], |bytes| {
+        match Preface::parse(bytes) {
+            Ok(preface) => assert_eq!(Preface::parse(&preface.encode(&key)), Ok(preface)),
+            Err(error) => assert!(!error.to_string().is_empty()),
+        }
+        assert_eq!(Preface::verify(bytes, &key), *bytes == valid);
+    });
+}
+
+/// The first bytes are those that peers of this version send; a peer of the version before, or after, is named.
+#[test]
+fn prefaces_of_other_versions_are_refused() {
+    let golden = *b"RPWK\x02\0\x02\x01";
+    let bytes: [u8; PREFACE_LEN] = preface().encode(&MacKey::new(b"token"));
+    assert_eq!(bytes[..8], golden);
+    for other in [VERSION - 1, VERSION + 1] {
+        let mut bytes = bytes;
+        bytes[4..6].copy_from_slice(&other.to_le_bytes());
+        let refused = Preface::parse(&bytes);
+        assert_eq!(refused, Err(PrefaceError::Version(other)));
+        let text = refused.unwrap_err().to_string();
+        let expected =
+            format!("the peer speaks version {other}, this side {VERSION}; install the same");
+        assert!(text.starts_with(&expected), "{text}");
+    }
+}

@@ -1,0 +1,280 @@
+//! Any bytes are decoded without harm: frames, datagrams, control messages and what is made of them.
+
+use prost::Message as _;
+use ropewalk_proto::control::{
+    self, FromAgent, Peer, Plan, Present, Run, Stretch, There, ToAgent, from_agent, to_agent,
+};
+use ropewalk_proto::message::frame::{self as message_frame, Entry};
+use ropewalk_proto::rapid::{Bitmap, Datagram, FEEDBACK_LEN, Feedback};
+use ropewalk_proto::stage::frame::{self as stage_frame, ANSWER_MAX};
+use ropewalk_proto::wire::{self, FrameHeader, FrameKind, PAYLOAD_MAX};
+
+#[path = "../../../fuzz/mutate.rs"]
+mod mutate;
+use mutate::{fuzz, fuzz_fixed};
+
+/// Headers of frames: checked, and written as they were.
+#[test]
+fn frames() {
+    let header = FrameHeader {
+        kind: FrameKind::Data,
+        flags: wire::flags::LAST | wire::flags::HASH,
+        space: 0,
+        length: 65536,
+        offset: 1 << 40,
+        grant: 7,
+        code: 0,
+    };
+    let grant = FrameHeader {
+        kind: FrameKind::Grant,
+        ..header
+    };
+    let corpus = [header.encode(), grant.encode()];
+    fuzz_fixed("frames", &corpus, |bytes| {
+        match FrameHeader::decode(bytes) {
+            Ok(header) => {
+                assert!(
+                    header.length <= PAYLOAD_MAX
+                        && header.range().len() == u64::from(header.length)
+                );
+                assert_eq!(header.encode(), *bytes);
+            }
+            Err(error) => assert!(!error.to_string().is_empty()),
+        }
+    });
+}
+
+/// Headers of the message socket, and entries of acknowledgements.
+#[test]
+fn frames_of_messages() {
+    let header = message_frame::Header {
+        length: 1000,
+        message: 5,
+        message_len: 5000,
+        fragment: 2,
+        fragment_len: 1000,
+        credit: 1 << 20,
+        ..message_frame::Header::new(message_frame::Kind::Data)
+    };
+    let ack = message_frame::Header {
+        length: 32,
+        ..message_frame::Header::new(message_frame::Kind::Ack)
+    };
+    let corpus = [header.encode(), ack.encode()];
+    fuzz_fixed("frames of messages", &corpus, |bytes| {
+        if let Ok(header) = message_frame::Header::decode(bytes) {
+            assert_eq!(message_frame::Header::decode(&header.encode()), Ok(header));
+            if header.kind == message_frame::Kind::Data {
+                assert_eq!(header.range().len(), u64::from(header.length));
+                assert!(header.range().end <= header.message_len);
+            }
+        }
+        let entries: Vec<Entry> = Entry::decode_all(bytes).collect();
+        let again: Vec<u8> = entries.iter().flat_map(Entry::encode).collect();
+        assert_eq!(again, bytes[..again.len()]);
+    });
+}
+
+/// Headers between stages, and how much follows them.
+#[test]
+fn frames_of_stages() {
+    use stage_frame::{Frame, Header, Identity};
+    let block = Frame::Block(Header {
+        identity: Identity {
+            node: 3,
+            group: 1,
+            number: 9,
+        },
+        length: 1000,
+        check: 77,
+    });
+    let lacking = Frame::Lacking {
+        unit: 4,
+        round: 2,
+        length: 100,
+    };
+    let corpus = [
+        block.encode(),
+        lacking.encode(),
+        Frame::Want.encode(),
+        Frame::Pace.encode(),
+    ];
+    fuzz_fixed("frames of stages", &corpus, |bytes| {
+        match Frame::decode(bytes) {
+            Ok(frame) => {
+                assert_eq!(Frame::decode(&frame.encode()), Ok(frame));
+                assert!(
+                    frame
+                        .answer_len()
+                        .is_none_or(|len| len <= ANSWER_MAX.max(FEEDBACK_LEN))
+                );
+            }
+            Err(error) => assert!(!error.to_string().is_empty()),
+        }
+    });
+}
+
+/// Datagrams, bitmaps and the monitor's messages.
+#[test]
+fn datagrams() {
+    let mut corpus = vec![vec![1; 32], vec![0; FEEDBACK_LEN], vec![0xff; 20]];
+    corpus[0][2..4].copy_from_slice(&0_u16.to_le_bytes());
+    fuzz("datagrams", &corpus, |input| {
+        for trailer in [0, 8, 16] {
+            if let Ok(datagram) = Datagram::decode(input, trailer) {
+                assert_eq!(datagram.encode(), input[..datagram.encode().len()]);
+            }
+        }
+        if let Some(feedback) = Feedback::decode(input) {
+            assert_eq!(Feedback::decode(&feedback.encode()), Some(feedback));
+        }
+        let bits = input.len() as u32 * 8;
+        for length in [bits, bits.saturating_sub(3), bits + 1] {
+            if let Ok(bitmap) = Bitmap::decode(input, length) {
+                assert_eq!(bitmap.encode(), input);
+            }
+        }
+    });
+}
+
+fn stretches() -> Vec<Stretch> {
+    let stretch = |start, length| Stretch { start, length };
+    vec![stretch(0, 10), stretch(1 << 40, 1 << 20)]
+}
+
+fn to_agents() -> Vec<Vec<u8>> {
+    let peer = Peer {
+        node: 2,
+        name: "b".into(),
+        instance: "00ff".into(),
+        addresses: vec!["10.0.0.2:7420".into()],
+        ..Peer::default()
+    };
+    let bodies = [
+        to_agent::Body::Plan(Plan {
+            peers: vec![peer],
+            runs: vec![Run {
+                start: 5,
+                length: 1000,
+                sender: 2,
+                ..Run::default()
+            }],
+            unit: 65536,
+            length: 1 << 41,
+            ..Plan::default()
+        }),
+        to_agent::Body::There(There {
+            ranges: stretches(),
+            adopted: stretches(),
+            is_made: true,
+        }),
+        to_agent::Body::Open(control::Open {
+            transfer: vec![1; 16],
+            options: Some(control::Options::default()),
+            ..control::Open::default()
+        }),
+        to_agent::Body::Look(control::Look::default()),
+        to_agent::Body::Finish(control::Finish::default()),
+    ];
+    let encode = |body| ToAgent { body: Some(body) }.encode_to_vec();
+    bodies.into_iter().map(encode).collect()
+}
+
+fn from_agents() -> Vec<Vec<u8>> {
+    let bodies = [
+        from_agent::Body::Present(Present {
+            ranges: stretches(),
+            adopted: stretches(),
+            files: 3,
+            last: true,
+            ..Present::default()
+        }),
+        from_agent::Body::Need(control::Need {
+            ranges: stretches(),
+            lost: vec![1, 2],
+            reason: "gone".into(),
+        }),
+        from_agent::Body::Done(control::Done {
+            missing: stretches(),
+            delivered: 77,
+            ..control::Done::default()
+        }),
+        from_agent::Body::Opened(control::Opened::default()),
+        from_agent::Body::Status(control::Status::default()),
+    ];
+    let encode = |body| FromAgent { body: Some(body) }.encode_to_vec();
+    bodies.into_iter().map(encode).collect()
+}
+
+/// Sets of whatever a message says are sound.
+fn check_set(stretches: &[Stretch]) {
+    let set = control::range_set(stretches);
+    assert!(set.iter().all(|range| range.start < range.end));
+    assert!(set.iter().count() <= stretches.len());
+    assert_eq!(control::range_set(&control::stretches(&set)), set);
+}
+
+/// Messages to agents: decoded, written and decoded again they are the same, and what is made of them is sound.
+#[test]
+fn messages_to_agents() {
+    fuzz("messages to agents", &to_agents(), |input| {
+        let Ok(message) = control::decode::<ToAgent>(input) else {
+            return;
+        };
+        assert_eq!(
+            control::decode::<ToAgent>(&message.encode_to_vec()).unwrap(),
+            message
+        );
+        match message.body {
+            Some(to_agent::Body::Plan(plan)) => {
+                assert!((65536..=1 << 20).contains(&plan.unit_len()));
+            }
+            Some(to_agent::Body::There(there)) => {
+                check_set(&there.ranges);
+                check_set(&there.adopted);
+            }
+            Some(to_agent::Body::Open(open)) => {
+                let checked = open.options.unwrap_or_default().check();
+                assert!(checked.is_ok() || open.options.is_some());
+            }
+            _ => {}
+        }
+    });
+}
+
+/// Messages from agents, lists of what is there among them.
+#[test]
+fn messages_from_agents() {
+    fuzz("messages from agents", &from_agents(), |input| {
+        let Ok(message) = control::decode::<FromAgent>(input) else {
+            return;
+        };
+        assert_eq!(
+            control::decode::<FromAgent>(&message.encode_to_vec()).unwrap(),
+            message
+        );
+        match message.body {
+            Some(from_agent::Body::Present(present)) => {
+                check_set(&present.ranges);
+                check_set(&present.adopted);
+            }
+            Some(from_agent::Body::Need(need)) => check_set(&need.ranges),
+            Some(from_agent::Body::Done(done)) => check_set(&done.missing),
+            _ => {}
+        }
+    });
+}
+
+/// A length above the bound is refused before anything is read.
+#[test]
+fn lengths_of_messages() {
+    let corpus = [0_u32, 1000, control::MESSAGE_MAX as u32, u32::MAX].map(u32::to_le_bytes);
+    fuzz_fixed(
+        "lengths of messages",
+        &corpus,
+        |bytes| match control::decode_length(*bytes) {
+            Ok(length) => assert!(length <= control::MESSAGE_MAX),
+            Err(error) => assert!(error.to_string().contains("announces")),
+        },
+    );
+}
