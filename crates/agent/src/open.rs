@@ -59,6 +59,8 @@ pub(crate) enum OpenSink {
         shared: bool,
         /// The folder that holds it is made where only it is missing.
         make_folder: bool,
+        /// Where the checksums of the copy are written.
+        checksums: Option<PathBuf>,
         /// The folder that stands there, before any node of the transfer changes it.
         stood: Option<Standing>,
     },
@@ -371,6 +373,32 @@ fn check_paths_apart(sinks: &[OpenSink]) -> Result<(), AgentError> {
     Ok(())
 }
 
+/// Where the checksums of a copy are written; refused where that cannot be, or would change a source or the copy.
+///
+/// * `copy`: the final path of the copy, resolved.
+fn checksums(request: &control::Sink, copy: &Path, roots: &Roots) -> Result<PathBuf, AgentError> {
+    let path = roots.resolve_write(&ropewalk_store::from_home(path_of(&request.checksums))?)?;
+    let is_source = |source: &control::Beside| {
+        std::fs::canonicalize(path_of(&source.path)).is_ok_and(|source| path.starts_with(source))
+    };
+    let is_to_come = request.make_folder && path.parent() == copy.parent();
+    let problem = if path.starts_with(copy) {
+        "would lie in the copy"
+    } else if request.sources.iter().any(is_source) {
+        "would lie in a source"
+    } else if path.exists() && !path.is_file() {
+        "is no file"
+    } else if !(is_to_come || path.parent().is_some_and(Path::is_dir)) {
+        "lies in no folder that exists"
+    } else {
+        return Ok(path);
+    };
+    Err(AgentError::Refused(format!(
+        "the list of checksums {} {problem}; name another file with --manifest",
+        path.display()
+    )))
+}
+
 /// Checks one sink.
 fn sink(
     request: &control::Sink,
@@ -382,7 +410,12 @@ fn sink(
         Some(sink::Kind::Tree(path)) => {
             let path = roots.resolve_write(&ropewalk_store::from_home(path_of(path))?)?;
             outside_sources(&path, &request.sources, options.delete)?;
+            let checksums = match request.checksums.is_empty() {
+                true => None,
+                false => Some(checksums(request, &path, roots)?),
+            };
             Ok(OpenSink::Tree {
+                checksums,
                 stood: Standing::at(&path),
                 path,
                 shared: request.shared,

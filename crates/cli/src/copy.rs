@@ -12,6 +12,7 @@ use ropewalk_master::request::{
     Destinations, Mapping, NodeRequest, Object, ObjectRequest, Reach, Sources,
 };
 
+use crate::checksums::ChecksumArgs;
 use crate::choices::{DestinationsArg, SourcesArg};
 use crate::endpoint::{self, Endpoint, Side};
 use crate::filter::FilterArgs;
@@ -56,6 +57,9 @@ pub(crate) struct CopyArgs {
 
     #[command(flatten)]
     tree: TreeArgs,
+
+    #[command(flatten)]
+    checksums: ChecksumArgs,
 
     /// How several sources relate
     #[arg(long, value_name = "HOW", default_value = "auto")]
@@ -207,6 +211,7 @@ impl CopyArgs {
             filter: self.filter.rules()?,
             ..options
         };
+        let options = self.checksums.add(options, nodes, self.destinations.0)?;
         self.tree.add(options, nodes, self.habits.is_recursive)
     }
 

@@ -1,6 +1,7 @@
 //! The `ropewalk` program: its commands, and the parts of it that `ropewalk-bench` uses too.
 
 mod agent;
+mod checksums;
 mod choices;
 mod copy;
 mod demo;

@@ -402,6 +402,7 @@ impl MoveArgs {
             dry_run: false,
             delete: false,
             hard_links: false,
+            checksums: None,
             filter: Vec::new(),
             files: None,
             stays: Stays::default(),

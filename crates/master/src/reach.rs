@@ -330,7 +330,7 @@ async fn reach(
                 true => words.push("--loopback".into()),
                 false => words.extend(ssh::ports(options)),
             }
-            let (mut lines, own) = (roots(node), &options.local_program);
+            let (mut lines, own) = (roots(node, options), &options.local_program);
             lines.extend(seat.map(Seat::line));
             // On the heap: most nodes are attached, and need no room for it.
             let started = start::start(&words, true, Questions::Never, (&lines, seat), own);
@@ -347,7 +347,7 @@ async fn reach(
             }
             let words = ssh::words(options, target, questions);
             let resolving = tokio::spawn(resolved(target.clone()));
-            let (roots, own) = (roots(node), &options.local_program);
+            let (roots, own) = (roots(node, options), &options.local_program);
             let started =
                 Box::pin(start::start(&words, false, questions, (&roots, None), own)).await;
             let at = match &started {
@@ -396,9 +396,17 @@ pub(crate) async fn send_away(reached: Vec<Reached>) {
     leave_all(reached.into_iter().filter_map(|one| one.started)).await;
 }
 
-/// What a started agent may touch: exactly the named sources, and the folders that take the copies.
-fn roots(node: &NodeRequest) -> Vec<String> {
+/// What a started agent may touch: exactly the named sources, and the folders that take the copies and lists of checksums.
+fn roots(node: &NodeRequest, options: &Options) -> Vec<String> {
     let mut lines = Vec::new();
+    if let Some(path) = options
+        .checksums
+        .as_ref()
+        .filter(|_| !node.sinks.is_empty())
+    {
+        let folder = folder_of(Path::new(OsStr::from_bytes(path)));
+        lines.push(format!("in {}", hex(folder.as_os_str().as_bytes())));
+    }
     for source in &node.sources {
         match &source.object {
             Object::Path(path) => lines.push(format!("ro {}", hex(path))),

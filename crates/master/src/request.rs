@@ -213,6 +213,8 @@ pub struct Options {
     pub delete: bool,
     /// Whether names of one file arrive as names of one file.
     pub hard_links: bool,
+    /// Where receivers write the checksums of a tree's copy, a path on their hosts.
+    pub checksums: Option<Vec<u8>>,
     /// Which entries of trees are part of the copy: the first rule that matches decides.
     pub filter: Vec<FilterRule>,
     /// Which files of destinations stay though they are not the same.
@@ -310,6 +312,7 @@ impl Default for Options {
             dry_run: false,
             delete: false,
             hard_links: false,
+            checksums: None,
             filter: Vec::new(),
             files: None,
             stays: Stays::default(),

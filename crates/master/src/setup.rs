@@ -155,6 +155,7 @@ pub(crate) fn node_setup(node: &NodeRequest, nodes: &[NodeRequest], mapping: Map
                 rows: rows(object),
                 shared,
                 make_folder: object.make_folder,
+                checksums: Vec::new(),
                 sources: match kind {
                     Some(control::sink::Kind::Tree(_)) => sources_beside(nodes, &node.reach),
                     _ => Vec::new(),
@@ -208,7 +209,7 @@ pub(crate) fn setup(request: &Request, id: uuid::Uuid, before: &Before) -> (Setu
         stays: options.stays.into(),
     };
     let hint = |known: &[Option<u64>], at: usize| known.get(at).copied().flatten().map(ByteRate);
-    let nodes = request
+    let mut nodes: Vec<NodeSetup> = request
         .nodes
         .iter()
         .enumerate()
@@ -218,6 +219,9 @@ pub(crate) fn setup(request: &Request, id: uuid::Uuid, before: &Before) -> (Setu
             ..node_setup(node, &request.nodes, request.mapping)
         })
         .collect();
+    for sink in nodes.iter_mut().flat_map(|node| &mut node.sinks) {
+        sink.sink.checksums = options.checksums.clone().unwrap_or_default();
+    }
     let setup = Setup {
         transfer: id.as_bytes().to_vec(),
         nodes,

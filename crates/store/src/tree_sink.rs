@@ -49,6 +49,7 @@ use crate::sys;
 
 mod adopt;
 mod as_sink;
+mod checksums;
 mod commit;
 mod extra;
 mod kept;
@@ -114,6 +115,10 @@ struct Tree {
     /// Files with further names, and these.
     names: HashMap<u32, Vec<u32>>,
     links: Mutex<links::Links>,
+    /// Of the transfer and the node.
+    id: String,
+    /// Where the checksums of the copy are written.
+    checksums: OnceLock<PathBuf>,
     /// Whether new entries of the stage get ACLs from a folder above it.
     inherits_acl: OnceLock<bool>,
 }
@@ -286,6 +291,8 @@ impl Tree {
         let tree = Self {
             names: links::names(&entries),
             links: Mutex::default(),
+            id: id.to_owned(),
+            checksums: OnceLock::new(),
             entries,
             dest: dest.to_owned(),
             stage_parent: stage_parent.map_err(|errno| failed(Operation::Open, errno))?,

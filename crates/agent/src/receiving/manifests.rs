@@ -148,6 +148,7 @@ impl Fetch {
             shared,
             make_folder,
             stood,
+            checksums,
         } = sink
         else {
             return Err(Failure::Other("no tree is to be made".into()));
@@ -207,6 +208,9 @@ impl Fetch {
         })?;
         if let Some(stood) = stood {
             sink.dest_was(stood);
+        }
+        if let Some(list) = checksums {
+            sink.write_checksums(list);
         }
         if plan.delete {
             sink.remove_extra(self.member.filter.clone());

@@ -244,6 +244,9 @@ pub struct Sink {
     /// those on this host: the copy may lie in none of them
     #[prost(message, repeated, tag = "7")]
     pub sources: ::prost::alloc::vec::Vec<Beside>,
+    /// path of the list of checksums of the copy; empty: none is written
+    #[prost(bytes = "vec", tag = "30")]
+    pub checksums: ::prost::alloc::vec::Vec<u8>,
     #[prost(oneof = "sink::Kind", tags = "1, 2, 3")]
     pub kind: ::core::option::Option<sink::Kind>,
 }
