@@ -192,6 +192,30 @@ fn changed_blocks_are_found() {
     }
 }
 
+/// A process that leaves verifying to others passes a damaged block on with its checksum, and the next one that verifies finds it.
+#[test]
+fn damage_is_found_behind_a_process_that_does_not_verify() {
+    let mut changed = bytes(&[100], false);
+    changed[HEADER_LEN + 7] ^= 1;
+    let (mut near, far) = pair();
+    let link = Link::receiving(far.into(), LaneKind::Unix, BLOCK).unwrap();
+    let mut inbound = Inbound::new(link, "A on x".into(), None, BLOCK).without_verifying();
+    near.write_all(&changed).unwrap();
+    let mut passed_on = Vec::new();
+    inbound
+        .read(&mut Pool::new(BLOCK), |arrival| {
+            if let Arrival::Block(header, body) = arrival {
+                passed_on.extend_from_slice(&header.encode());
+                passed_on.extend_from_slice(&body[..header.length as usize]);
+            }
+            Ok(true)
+        })
+        .unwrap();
+    assert_eq!(passed_on.len(), HEADER_LEN + 100);
+    let error = receive(&passed_on, passed_on.len(), false).unwrap_err();
+    assert!(matches!(error, StageError::Damaged { .. }), "{error}");
+}
+
 /// Unknown frames, blocks that are too long and connections that end early are errors with the peer's name.
 #[test]
 fn edges_that_break_are_errors() {

@@ -8,8 +8,8 @@
 //! ```
 //!
 //! Block, Want and End go to the receiver, Credit to the sender. The check of a block is a checksum of the first 24 bytes of its header
-//! and of its content, made where the block is made; every process verifies it before it passes the block on, and it is not made
-//! again on the way. In an End, `number` and `check` are the edge's blocks and bytes; in a Credit, `number` is all that was ever
+//! and of its content, made where the block is made and not made again on the way. A process verifies it before it uses the block or passes it on, unless
+//! it only passes on what the kernel copied from a process of its host. In an End, `number` and `check` are the edge's blocks and bytes; in a Credit, `number` is all that was ever
 //! granted on the edge, in bytes, and the flag says that more is granted on request only.
 //!
 //! Where blocks go as datagrams ([`super::datagrams`]) there are no Block frames. Hello and Ready are about the sockets: port, longest datagram and, of
