@@ -36,6 +36,9 @@ const NODES: [usize; 5] = [1, 2, 4, 8, 12];
 /// Processes a node of the memo.
 const PROCESSES: [usize; 5] = [2, 4, 8, 16, 32];
 
+/// Rounds; the grid is large, so that three take about an hour.
+const ROUNDS: usize = 3;
+
 /// Longest time of one run.
 const RUN_MAX: Duration = Duration::from_secs(120);
 
@@ -141,7 +144,7 @@ impl Case {
             return FILE_BYTES;
         }
         // Every block crosses as many sockets as there are edges; short blocks cost more.
-        let all: u64 = if is_quick { 4 << 30 } else { 12 << 30 };
+        let all: u64 = if is_quick { 4 << 30 } else { 6 << 30 };
         let all = if self.block < 32 << 10 { all / 4 } else { all };
         // Datagrams cost more, too.
         let all = match self.kind.is_of_datagrams() {
@@ -422,7 +425,6 @@ pub(crate) fn run(settings: &Settings) -> Result<bool> {
     let mut bench = Bench::open(settings, "streaming")?;
     let site = bench.site();
     let has_lab = ropewalk_lab::available();
-    let rounds = if settings.quick { 3 } else { 5 };
     let nodes: &[usize] = match (settings.quick, &has_lab) {
         (_, Err(_)) => &[1],
         (true, Ok(())) => &[1, 2],
@@ -436,7 +438,7 @@ pub(crate) fn run(settings: &Settings) -> Result<bool> {
         .collect();
     for case in &all {
         let bytes = case.bytes_a_node(settings.quick);
-        for round in 1..=rounds {
+        for round in 1..=ROUNDS {
             bench.expect(["chain", "stream"].map(|tool| (case.key(tool, round, bytes), 4.0)));
         }
     }
@@ -451,7 +453,7 @@ pub(crate) fn run(settings: &Settings) -> Result<bool> {
         for case in all.iter().copied().filter(|case| case.nodes == nodes) {
             let bytes = case.bytes_a_node(settings.quick);
             let (mut chains, mut streams) = (Vec::new(), Vec::new());
-            for round in 1..=rounds {
+            for round in 1..=ROUNDS {
                 // A chain neither seals nor writes files.
                 let plain = Case {
                     is_sealed: false,
