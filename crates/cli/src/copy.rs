@@ -16,7 +16,7 @@ use crate::checksums::ChecksumArgs;
 use crate::choices::{DestinationsArg, SourcesArg};
 use crate::endpoint::{self, Endpoint, Side};
 use crate::filter::FilterArgs;
-use crate::options::{HabitArgs, MoveArgs, OutputArgs};
+use crate::options::{DetachArgs, HabitArgs, MoveArgs, OutputArgs};
 use crate::sources;
 use crate::tree::TreeArgs;
 use crate::wildcards::{self, Asked, Expand};
@@ -49,7 +49,7 @@ pub(crate) struct CopyArgs {
     ///
     /// Among all sources of one host; its bytes are sent once. Where the file system at the destination has no hard links, each name
     /// becomes a file of its own, and the report counts them
-    #[arg(short = 'H', long, hide_short_help = true)]
+    #[arg(short = 'H', long, hide_short_help = true, hide_long_help = true)]
     hard_links: bool,
 
     #[command(flatten)]
@@ -77,7 +77,7 @@ pub(crate) struct CopyArgs {
         value_name = "TEXT",
         help_heading = "Output"
     )]
-    label: Option<String>,
+    pub label: Option<String>,
 
     #[command(flatten)]
     habits: HabitArgs,
@@ -87,6 +87,9 @@ pub(crate) struct CopyArgs {
 
     #[command(flatten)]
     pub output: OutputArgs,
+
+    #[command(flatten)]
+    pub detach: DetachArgs,
 }
 
 const SHORT: &str = "\
@@ -157,6 +160,8 @@ Examples:
       what the path between a and b can carry
   ropewalk copy --lane rapid --rate 1.6Gbit a:/data/set b:/data/set
       UDP at 1.6 Gbit/s at most, slower while b's processor is busy
+  ropewalk copy --detach /data/set host:/data/
+      hands it over to `ropewalk serve`, which tries again where it fails, also after a reboot
 
 Exit status: 0 done, 1 failed, 2 usage, 3 partial, 4 refused before the start, 130 interrupted.";
 
@@ -184,6 +189,18 @@ impl CopyArgs {
                 self.request(sources, destinations)
             }),
         })))
+    }
+
+    /// Sources and destinations as they are written.
+    pub(crate) fn written(&self) -> (Vec<String>, Vec<String>) {
+        let text = |text: &OsString| text.to_string_lossy().into_owned();
+        match self.endpoints.split_last() {
+            Some((to, from)) => (
+                from.iter().map(text).collect(),
+                std::iter::once(to).chain(&self.also_to).map(text).collect(),
+            ),
+            None => (Vec::new(), Vec::new()),
+        }
     }
 
     fn request(&self, sources: Vec<Endpoint>, destinations: Vec<Endpoint>) -> Result<Request> {

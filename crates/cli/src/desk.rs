@@ -1,5 +1,5 @@
-//! The socket at which a running transfer can be asked for its progress, and to stop, to admit nodes or to release
-//! one go.
+//! The socket at which a running transfer can be asked for its progress, and to stop, to admit nodes, to release one, or to change
+//! its limit.
 //!
 //! Each command that carries out a transfer listens in the user's runtime folder, which only the
 //! user may enter: `PID.sock` until the transfer has its id, `ID.sock` then. A question is one line
@@ -17,6 +17,7 @@ use anyhow::{Context as _, Result, bail};
 use ropewalk_master::request::{NodeRequest, ObjectRequest, Reach};
 use ropewalk_master::{Cancel, Members, Request};
 use ropewalk_master::{Joining, clear_paths};
+use ropewalk_model::ByteRate;
 use ropewalk_proto::report::Event;
 use serde::{Deserialize, Serialize};
 
@@ -61,9 +62,14 @@ pub(crate) enum Question {
         /// Its name in the transfer.
         node: String,
     },
+    /// Move so many bytes per second in all at most; `None`: no limit. The answer is a [`Verdict`].
+    Limit {
+        /// Bytes per second.
+        rate: Option<u64>,
+    },
 }
 
-/// What a running transfer says to [`Question::Join`] and [`Question::Leave`].
+/// What a running transfer says to [`Question::Join`], [`Question::Leave`] and [`Question::Limit`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Verdict {
     /// Each node, when a report of each is possible.
@@ -122,7 +128,8 @@ pub(crate) fn folder() -> Result<PathBuf> {
     Ok(folder)
 }
 
-fn private_folder(folder: &Path) -> Result<()> {
+/// Makes a folder that only this user may enter, or makes sure that it is one.
+pub(crate) fn private_folder(folder: &Path) -> Result<()> {
     let shown = folder.display();
     let made = fs::DirBuilder::new()
         .mode(0o700)
@@ -133,14 +140,17 @@ fn private_folder(folder: &Path) -> Result<()> {
     // In /tmp, another user may have made it first.
     if !found.is_dir() || found.uid() != sys::user_id() || found.mode() & 0o077 != 0 {
         bail!(
-            "{shown} is not a folder of yours alone; remove it, or set XDG_RUNTIME_DIR to a folder of yours with mode 0700"
+            "{shown} is not a folder of yours alone, with mode 0700; remove it or name another (the runtime folder is in XDG_RUNTIME_DIR)"
         );
     }
     Ok(())
 }
 
 /// The sources or the destinations of a request, the first of many.
-fn places(request: &Request, of: impl Fn(&NodeRequest) -> &[ObjectRequest]) -> Vec<String> {
+pub(crate) fn places(
+    request: &Request,
+    of: impl Fn(&NodeRequest) -> &[ObjectRequest],
+) -> Vec<String> {
     let nodes = request.nodes.iter();
     let objects = nodes.flat_map(|node| of(node).iter().map(move |object| (node, object)));
     let place = |(node, object): (&NodeRequest, &ObjectRequest)| match node.reach {
@@ -244,7 +254,7 @@ fn answer(
     match question {
         Question::Status => {}
         Question::Cancel => cancel.cancel(),
-        Question::Join { .. } | Question::Leave { .. } => {
+        Question::Join { .. } | Question::Leave { .. } | Question::Limit { .. } => {
             if Arc::strong_count(waiting) > WAITING_MAX {
                 let error = format!("{WAITING_MAX} others wait already; try again in a moment");
                 return write_line(&visitor, &serde_json::to_string(&Verdict::no(error))?);
@@ -275,6 +285,12 @@ fn decide(question: &Question, members: &Members) -> Verdict {
             }]),
             Err(error) => Err(error.to_string()),
         },
+        Question::Limit { rate } => {
+            let changed = members.limit(rate.map(ByteRate));
+            changed
+                .map(|()| Vec::new())
+                .map_err(|error| error.to_string())
+        }
         Question::Status | Question::Cancel => Ok(Vec::new()),
     };
     match verdict {
@@ -368,7 +384,7 @@ pub(crate) fn ask(path: &Path, question: &Question) -> Result<Answer> {
     Ok(serde_json::from_str(&read_line(&stream, PATIENCE)?)?)
 }
 
-/// Asks one desk to take nodes in, or to let one go.
+/// Asks one desk to take nodes in, to let one go, or to change the limit.
 ///
 /// # Errors
 /// When the transfer does not answer; a refusal is a [`Verdict`].

@@ -11,6 +11,7 @@ pub mod escape;
 mod filter;
 mod habits;
 mod help;
+mod job;
 mod members;
 #[cfg(test)]
 #[path = "../../../fuzz/mutate.rs"]
@@ -23,6 +24,7 @@ mod put;
 mod remains;
 mod report;
 mod run;
+mod serve;
 mod shuffle;
 mod sources;
 mod status;
@@ -89,6 +91,10 @@ enum Command {
     Plan(plan::PlanArgs),
     /// Serve this host's folders to masters that hold a token
     Agent(agent::AgentArgs),
+    /// Carry out transfers that are handed over with --detach, from a queue that survives crashes
+    Serve(serve::ServeArgs),
+    /// Show the queue of `serve`, wait for jobs, or cancel them
+    Queue(serve::queue::QueueArgs),
     /// Show running transfers, or what ended ones have left at a destination
     Status(status::StatusArgs),
     /// Stop running transfers
@@ -99,6 +105,8 @@ enum Command {
     Join(members::JoinArgs),
     /// Release a node of a running transfer; the others take over
     Leave(members::LeaveArgs),
+    /// Change the limit of a running transfer
+    Limit(members::LimitArgs),
     /// Run the paper's example on this machine: four writers, three readers, real files
     Demo(demo::DemoArgs),
     /// Print the completion script of a shell
@@ -123,16 +131,37 @@ pub fn main() -> ExitCode {
         Err(error) => return misused(&error),
     };
     match arguments.command {
-        Command::Copy(args) => start(args.asked(), &args.output),
+        Command::Copy(args) => match args.detach.detach && !is_job() {
+            true => detach(args.asked(), &args.output, |asked| {
+                let (from, to) = args.written();
+                let (label, json) = (args.label.clone(), args.output.json);
+                serve::submit(asked, args.detach.priority, from, to, label, None, json)
+            }),
+            false => start(args.asked(), &args.output),
+        },
         Command::Put(args) => start(
             args.request().map(Box::new).map(Asked::Transfer),
             args.output(),
         ),
         Command::Get(args) => start(args.asked(), args.output()),
-        Command::Transfer(args) => start(
-            args.request().map(Box::new).map(Asked::Transfer),
-            &args.output,
-        ),
+        Command::Transfer(args) => {
+            let text = args.text();
+            let request = text.and_then(|text| Ok((args.request(&text)?, text)));
+            match (request, args.detach.detach && !is_job()) {
+                (Ok((request, text)), true) => {
+                    let asked = Ok(Asked::Transfer(Box::new(request)));
+                    detach(asked, &args.output, |asked| {
+                        let (none, json) = (Vec::new, args.output.json);
+                        let priority = args.detach.priority;
+                        serve::submit(asked, priority, none(), none(), None, Some(text), json)
+                    })
+                }
+                (request, _) => start(
+                    request.map(|(request, _)| Asked::Transfer(Box::new(request))),
+                    &args.output,
+                ),
+            }
+        }
         Command::Plan(args) => {
             sys::end_on_closed_pipe();
             end(plan::run(&args))
@@ -142,11 +171,14 @@ pub fn main() -> ExitCode {
         Command::Stage => stream::stage(),
         Command::Rank(args) => stream::rank(&args),
         Command::Agent(args) => end(agent::run(&args)),
+        Command::Serve(args) => end(serve::run(&args)),
+        Command::Queue(args) => end(serve::queue::run(&args)),
         Command::Status(args) => end(status::status(&args)),
         Command::Cancel(args) => end(status::cancel(&args)),
         Command::Clean(args) => end(remains::clean(&args)),
         Command::Join(args) => end(members::join(&args)),
         Command::Leave(args) => end(members::leave(&args)),
+        Command::Limit(args) => end(members::limit(&args)),
         Command::Demo(args) => end(demo::run(&args)),
         Command::Completions(args) => help::print_completions(&args),
         Command::Man(args) => end(help::write_manual(&args)),
@@ -199,6 +231,23 @@ fn start(asked: Result<Asked>, output: &options::OutputArgs) -> ExitCode {
             end(Err(error))
         }
         Err(error) => misuse(&error, output),
+    }
+}
+
+/// Whether `serve` has started this process: what it was given to hand over is carried out.
+fn is_job() -> bool {
+    matches!(job::as_job(), Ok(Some(_)) | Err(_))
+}
+
+/// Hands a request over to `serve`, once it is known to be one.
+fn detach<'a>(
+    asked: Result<Asked<'a>>,
+    output: &options::OutputArgs,
+    submit: impl FnOnce(&Asked<'a>) -> Result<ExitCode>,
+) -> ExitCode {
+    match asked {
+        Ok(asked) => end(submit(&asked)),
+        Err(error) => start(Err(error), output),
     }
 }
 

@@ -1,17 +1,21 @@
-//! `join` and `leave`: nodes join a running transfer of this user, or leave it.
+//! `join`, `leave` and `limit`: nodes join a running transfer of this user, or leave it; its limit changes.
 
 use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use clap::Args;
+use ropewalk_model::ByteRate;
 use ropewalk_proto::codes::{EXIT_REFUSED, EXIT_USAGE};
 use serde::Serialize;
 
 use crate::desk::{self, Question, Verdict};
 use crate::escape;
-use crate::status::find_running;
+use crate::options::rate;
+use crate::progress::rate as shown_rate;
+use crate::status::{find_running, short};
+use crate::sys::say;
 use crate::token;
 use crate::transfer::{self, StartArg};
 
@@ -91,6 +95,39 @@ Examples:
 
 Exit status: 0 the node leaves, 1 failed (no such transfer, or it ended), 2 usage, 4 refused.";
 
+/// Arguments of `ropewalk limit`.
+#[derive(Args, Clone, Debug)]
+#[command(after_long_help = LIMIT_EXAMPLES)]
+pub(crate) struct LimitArgs {
+    /// Id of the transfer, a unique prefix or suffix of it, its label, or the process ID of its command
+    #[arg(value_name = "TRANSFER")]
+    transfer: String,
+
+    /// For all hosts together: 500Mbit or 60MB/s; none removes the limit
+    #[arg(value_name = "RATE", value_parser = limit_rate)]
+    rate: Limit,
+}
+
+const LIMIT_EXAMPLES: &str = "\
+Examples:
+  ropewalk limit 5f3a21c9 200Mbit
+  ropewalk limit nightly none
+
+It holds from the next second on, as --limit does from the start.
+
+Exit status: 0 changed, 1 failed (no such transfer, or it ended), 2 usage.";
+
+/// A limit, or that there is none.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limit(pub Option<ByteRate>);
+
+pub(crate) fn limit_rate(text: &str) -> Result<Limit, String> {
+    match text {
+        "none" => Ok(Limit(None)),
+        text => rate(text).map(|rate| Limit(Some(rate))),
+    }
+}
+
 /// What `--json` prints.
 #[derive(Serialize)]
 struct Said<'a> {
@@ -138,6 +175,30 @@ pub(crate) fn leave(args: &LeaveArgs) -> Result<ExitCode> {
         "leaves",
         "leave",
     )
+}
+
+/// Changes the limit of a running transfer.
+pub(crate) fn limit(args: &LimitArgs) -> Result<ExitCode> {
+    let running = desk::ask_all(&desk::folder()?, &Question::Status)?;
+    let (path, answer) = &running[find_running(&running, &args.transfer)?];
+    let Limit(rate) = args.rate;
+    let rate = rate.map(|rate| rate.0);
+    let verdict = desk::ask_members(path, &Question::Limit { rate })?;
+    if let Some(error) = verdict.error {
+        bail!("{}", escape::line(&error));
+    }
+    let name = match &answer.transfer {
+        Some(id) => short(id).to_owned(),
+        None => format!("process {}", answer.process),
+    };
+    say(format_args!(
+        "{name}: {}",
+        match rate {
+            Some(rate) => format!("at most {}", shown_rate(rate as f64 * 8.0)),
+            None => "no limit".to_owned(),
+        }
+    ));
+    Ok(ExitCode::SUCCESS)
 }
 
 fn usage(text: &str) -> ExitCode {

@@ -335,6 +335,34 @@ pub(crate) struct OutputArgs {
     pub progress: ProgressArg,
 }
 
+/// Options of commands that can be handed over.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct DetachArgs {
+    /// Hand over to `ropewalk serve` and return
+    ///
+    /// Prints the number of the job; `ropewalk queue` shows what becomes of it
+    #[arg(
+        long,
+        hide_short_help = true,
+        hide_long_help = true,
+        help_heading = "Queue"
+    )]
+    pub detach: bool,
+
+    /// Jobs of higher priority run first
+    #[arg(
+        long,
+        hide_short_help = true,
+        hide_long_help = true,
+        value_name = "N",
+        default_value = "0",
+        requires = "detach",
+        allow_negative_numbers = true,
+        help_heading = "Queue"
+    )]
+    pub priority: i32,
+}
+
 /// Options that say what is so in any case.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct HabitArgs {

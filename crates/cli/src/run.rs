@@ -17,7 +17,7 @@ use crate::desk::Desk;
 use crate::options::OutputArgs;
 use crate::progress::Progress;
 use crate::wildcards::{Asked, Expand};
-use crate::{Usage, report};
+use crate::{Usage, job, report};
 
 /// The runtime that drives control connections; data has threads of its own in the agents.
 pub(crate) fn runtime() -> Result<tokio::runtime::Runtime> {
@@ -32,6 +32,12 @@ pub(crate) fn runtime() -> Result<tokio::runtime::Runtime> {
 /// # Errors
 /// Only what keeps the transfer from being tried; how it went is in the exit status.
 pub(crate) fn run(asked: Asked, output: &OutputArgs) -> Result<ExitCode> {
+    // `serve` reads what its job prints.
+    let has_master = job::as_job()?.is_some();
+    let output = &OutputArgs {
+        json: output.json || has_master,
+        ..output.clone()
+    };
     let runtime = runtime()?;
     let mut printer = Printer::default();
     let (report, shown) = runtime.block_on(carry_out(asked, output, &mut printer))?;
@@ -143,6 +149,12 @@ pub(crate) async fn carry_out(
             .count()
             < 2,
     };
+    let mut request = request;
+    if let Some(job) = job::as_job()? {
+        let own = request.options.limit;
+        request.options.limit = job.limit(own);
+        job.listen(own, cancel.clone(), members.clone());
+    }
     let desk = Desk::open(&request, cancel.clone(), members.clone());
     let desk = match desk {
         Ok(desk) => Some(desk),

@@ -211,7 +211,7 @@ fn agent_text(lines: &[AgentLine]) -> String {
 }
 
 /// The last digits of an id: the first ones are its time, which transfers of some hours share.
-fn short(id: &str) -> &str {
+pub(crate) fn short(id: &str) -> &str {
     let plain = id.len().saturating_sub(SHORT_LEN);
     id.get(plain..).unwrap_or(id)
 }

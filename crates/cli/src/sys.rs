@@ -41,6 +41,12 @@ pub fn cache_folder() -> Option<PathBuf> {
     folder.map(|folder| folder.join("ropewalk"))
 }
 
+/// Seconds of Unix time; 0 for a clock before that.
+pub(crate) fn now_unix() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.map_or(0, |since| since.as_secs())
+}
+
 /// The user this process acts as.
 pub fn user_id() -> u32 {
     // SAFETY: takes nothing, cannot fail, touches no memory of ours.

@@ -14,7 +14,8 @@ use ropewalk_model::{HostPort, Link, NodeSet, Role, TransferSpec, Uri};
 use serde::{Deserialize, Serialize};
 
 use crate::Usage;
-use crate::options::{MoveArgs, OutputArgs};
+use crate::job;
+use crate::options::{DetachArgs, MoveArgs, OutputArgs};
 
 /// Arguments of `ropewalk transfer`.
 #[derive(Args, Clone, Debug)]
@@ -33,6 +34,9 @@ pub(crate) struct TransferArgs {
 
     #[command(flatten)]
     pub output: OutputArgs,
+
+    #[command(flatten)]
+    pub detach: DetachArgs,
 }
 
 /// How agents are started.
@@ -65,7 +69,8 @@ The file (ranges include their last byte; A+LENGTH works too; # starts a comment
   the same, else when the agents find that they see one place. Writers' files that should hold
   the same bytes at different offsets are read there at three places, and refused where they differ.
   The file holds no secrets: the agents' token is in --token-file.
-  This command is the transfer's master, whatever the file's `master` row says.
+  This command is the transfer's master, whatever the file's `master` row says; with --detach
+  the `ropewalk serve` of this user on this host is.
 
 Examples:
   ropewalk plan figure2.spec
@@ -158,9 +163,17 @@ pub(crate) fn added_nodes(
 }
 
 impl TransferArgs {
-    /// The transfer that the file describes.
-    pub(crate) fn request(&self) -> Result<Request> {
-        let spec = parse(&read_text(&self.spec)?, &self.spec)?;
+    /// The specification. A job has the one that was handed over: the file may have changed since.
+    pub(crate) fn text(&self) -> Result<String> {
+        match job::as_job()? {
+            Some(job) => read_text(job.specification()),
+            None => read_text(&self.spec),
+        }
+    }
+
+    /// The transfer that the specification describes.
+    pub(crate) fn request(&self, text: &str) -> Result<Request> {
+        let spec = parse(text, &self.spec)?;
         let mut nodes = nodes(&spec, |at| reach(self.start, at));
         self.moving.declare_rates(&mut nodes)?;
         let options = self.moving.options(&nodes)?;

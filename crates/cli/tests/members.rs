@@ -287,3 +287,30 @@ fn an_end_is_told() {
         .join(&id, &stage.row("writer", 1, "data", ""), &[])
         .assert_status(1);
 }
+
+/// A transfer that would take minutes under its limit ends when the limit is removed, and its report does not call the limit what
+/// bounded it. A transfer that is not there has no limit.
+#[test]
+fn a_limit_changes_while_bytes_move() {
+    let stage = Stage::new(2);
+    let rows = stage.row("writer", 0, "data", "") + &stage.row("reader", 1, "to/copy", "");
+    std::fs::write(stage.place.path("spec"), rows).unwrap();
+    let spec = stage.place.text("spec");
+    let args = ["transfer", &spec, "--limit", "64kB/s", "--speeds", "off"];
+    let mut moving = Moving::start(&stage.place, &args);
+    moving.until_delivered(1);
+    let process = moving.child.id().to_string();
+    let limit = |rate: &str| stage.place.run(&["limit", &process, rate]);
+    limit("96kB/s")
+        .assert_status(0)
+        .assert_says("at most 768 kbit/s");
+    limit("fast").assert_status(2);
+    limit("none").assert_status(0).assert_says("no limit");
+    let (status, report) = moving.end();
+    assert_eq!(status, 0, "{report:#}");
+    assert_ne!(report["bound"]["basis"], "limit", "{report:#}");
+    stage.assert_copied("to/copy");
+    limit("none")
+        .assert_status(1)
+        .assert_says("no transfer is called");
+}

@@ -457,6 +457,11 @@ impl Driver {
                 let left = self.coordinator.handle_leave(&node, now);
                 let _ = reply.send(left.map_err(MembersError::Leave));
             }
+            Command::Limit(limit, reply) => {
+                let now = self.now();
+                self.coordinator.handle_limit(limit, now);
+                let _ = reply.send(Ok(()));
+            }
         }
     }
 

@@ -5,6 +5,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use ropewalk_model::ByteRate;
 use ropewalk_proto::coordinator::{Coordinator, JoinError, LeaveError};
 use tokio::sync::{mpsc, oneshot};
 
@@ -99,6 +100,7 @@ pub struct Joined {
 pub(crate) enum Command {
     Join(Joining, oneshot::Sender<Result<Vec<Joined>, MembersError>>),
     Leave(String, oneshot::Sender<Result<(), MembersError>>),
+    Limit(Option<ByteRate>, oneshot::Sender<Result<(), MembersError>>),
 }
 
 impl Default for Members {
@@ -133,6 +135,14 @@ impl Members {
     /// [`MembersError::Leave`] when the node is not there or the others cannot do without it.
     pub fn leave(&self, node: &str) -> Result<(), MembersError> {
         self.ask(|reply| Command::Leave(node.to_owned(), reply))
+    }
+
+    /// Changes the limit of all receivers together, or removes it. Blocks as [`Members::join`] does.
+    ///
+    /// # Errors
+    /// When the transfer has ended.
+    pub fn limit(&self, limit: Option<ByteRate>) -> Result<(), MembersError> {
+        self.ask(|reply| Command::Limit(limit, reply))
     }
 
     fn ask<T>(

@@ -421,7 +421,7 @@ fn bound(coordinator: &Coordinator, outcome: Outcome, moving: f64) -> Option<Bou
     };
     // Where speeds are missing, the others set a lower bound, or none.
     let found = found.filter(|(seconds, _, _)| *seconds > BOUND_SECONDS_MIN);
-    let limited = coordinator.limit().map_or(0.0, |rate| bytes / rate);
+    let limited = coordinator.limited_seconds(bytes).unwrap_or(0.0);
     let (basis, least, binding, is_exact) = match found {
         Some((least, binding, is_exact)) if least >= limited => {
             let basis = match coordinator.basis() {

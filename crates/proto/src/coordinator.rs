@@ -88,6 +88,7 @@ pub use action::{Action, Basis, Planned, PlannedRun, Purpose};
 pub use clock::{FAREWELL_TIME_MAX, FINISH_TIME_MAX, OPEN_TIME_MAX, SILENCE_TIME_MAX};
 pub use layout::Found;
 use life::Event;
+pub use limit::shares as limit_shares;
 pub use listing::change;
 pub use membership::{JoinError, LeaveError};
 use node::Node;

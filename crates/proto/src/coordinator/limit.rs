@@ -5,20 +5,26 @@ use std::collections::BTreeMap;
 use ropewalk_model::{ByteRate, Instant, Nanos};
 
 use super::life::NodeLife;
+use super::phase::Phase;
 use super::{Coordinator, Node};
 use crate::control::{self, to_agent};
 
 /// How often the shares of a `--limit` are dealt again.
 const LEASE_TIME: Nanos = Nanos(1_000_000_000);
 
-/// Smallest share of a limit that a working receiver keeps, so that it can show it wants more.
-const LEASE_SHARE_MIN: f64 = 0.02;
+/// Smallest part of a limit that one keeps, so that it can show it wants more.
+const SHARE_MIN: f64 = 0.02;
 
 /// When the shares were dealt, and what each receiver had checked then.
 #[derive(Debug, Default)]
 pub(super) struct Lease {
     when: Instant,
     checked: BTreeMap<u32, u64>,
+    // Since when the limit is what it is, and bytes that the earlier ones allowed; both of the time in which bytes move.
+    changed_at: Option<Instant>,
+    allowed: f64,
+    // There was a time without a limit.
+    was_free: bool,
 }
 
 impl Lease {
@@ -33,8 +39,64 @@ impl Lease {
     }
 }
 
+/// Shares of a limit in proportion to what each used lately; half of it is shared evenly, so that one that used little can show that
+/// it wants more. The sum never exceeds the limit, except that each gets 1 at least.
+#[must_use]
+pub fn shares(limit: u64, used: &[f64]) -> Vec<u64> {
+    let total: f64 = used.iter().sum();
+    let even = 1.0 / used.len().max(1) as f64;
+    let weight = |used: &f64| match total > 0.0 {
+        true => ((used / total + even) / 2.0).max(SHARE_MIN),
+        false => even,
+    };
+    let weights: Vec<f64> = used.iter().map(weight).collect();
+    let sum: f64 = weights.iter().sum();
+    let share = |weight: &f64| ((limit as f64 * weight / sum) as u64).max(1);
+    weights.iter().map(share).collect()
+}
+
 impl Coordinator {
-    /// Shares the limit among receivers in proportion to what each used of late, so that a node
+    /// Changes the limit of all receivers together, or removes it.
+    pub fn handle_limit(&mut self, limit: Option<ByteRate>, now: Instant) {
+        self.clock.now = now;
+        if self.setup.limit == limit {
+            return;
+        }
+        if let Some(since) = self.lease.changed_at.or(self.clock.moving_at) {
+            let seconds = now.since(since).as_seconds();
+            match self.setup.limit {
+                Some(rate) => self.lease.allowed += rate.0 as f64 * seconds,
+                None => self.lease.was_free = true,
+            }
+            self.lease.changed_at = Some(now);
+        }
+        self.setup.limit = limit;
+        if self.phase != Phase::Moving {
+            return;
+        }
+        self.lease.expire();
+        self.balancer.forget_holds();
+        self.deal_limit(now);
+        if limit.is_none() {
+            for node in self.receivers().collect::<Vec<_>>() {
+                if matches!(self.nodes[node as usize].life(), NodeLife::Working(_)) {
+                    self.send(node, to_agent::Body::Limit(control::Limit { rate: 0 }));
+                }
+            }
+        }
+    }
+
+    /// Least time that so many bytes take under the limits since they move, in seconds; `None` where there was none all along.
+    pub fn limited_seconds(&self, bytes: f64) -> Option<f64> {
+        let rate = self.limit().filter(|_| !self.lease.was_free)?;
+        let before = match (self.clock.moving_at, self.lease.changed_at) {
+            (Some(began), Some(changed)) => changed.since(began).as_seconds(),
+            _ => 0.0,
+        };
+        Some(before + (bytes - self.lease.allowed).max(0.0) / rate)
+    }
+
+    /// Shares the limit among receivers in proportion to what each used lately, so that a node
     /// that cannot use its share gives it to those that can. The sum never exceeds the limit.
     pub(super) fn deal_limit(&mut self, now: Instant) {
         let Some(ByteRate(limit)) = self.setup.limit else {
@@ -58,28 +120,13 @@ impl Coordinator {
                 checked.saturating_sub(before) as f64
             })
             .collect();
-        let total: f64 = used.iter().sum();
-        let even = 1.0 / working.len().max(1) as f64;
-        let weights: Vec<f64> = used
-            .iter()
-            .map(|u| {
-                if total > 0.0 {
-                    (u / total + even) / 2.0
-                } else {
-                    even
-                }
-                .max(LEASE_SHARE_MIN)
-            })
-            .collect();
-        let sum: f64 = weights.iter().sum();
-        let rate = |weight: f64| ((limit as f64 * weight / sum) as u64).max(1);
-        let dealt: u64 = weights.iter().map(|&weight| rate(weight)).sum();
+        let shares = shares(limit, &used);
+        let dealt: u64 = shares.iter().sum();
         debug_assert!(
             dealt <= limit.max(working.len() as u64),
             "{dealt} bytes per second are dealt of {limit}"
         );
-        for (node, weight) in working.into_iter().zip(weights) {
-            let rate = rate(weight);
+        for (node, rate) in working.into_iter().zip(shares) {
             self.send(node, to_agent::Body::Limit(control::Limit { rate }));
         }
     }
@@ -87,10 +134,49 @@ impl Coordinator {
 
 #[cfg(test)]
 mod tests {
-    use ropewalk_model::Instant;
+    use ropewalk_model::{ByteRate, Instant, Nanos};
 
+    use super::super::Action;
     use super::super::tests::{actions, from, node, sent, started_with};
     use crate::control::{Status, from_agent, to_agent};
+
+    /// A limit that changes while bytes move is dealt at once, and removing it frees the receivers. The least time counts what each
+    /// allowed; after a time without a limit there is none.
+    #[test]
+    fn a_limit_changes_while_bytes_move() {
+        let (mut c, _) = started_with(
+            vec![
+                node("a", &[(0, 100)], &[], None),
+                node("b", &[], &[(0, 100)], None),
+            ],
+            Some(10),
+        );
+        let rates = |told: Vec<Action>| -> Vec<u64> {
+            let rate = |body: &to_agent::Body| match body {
+                to_agent::Body::Limit(limit) => Some(limit.rate),
+                _ => None,
+            };
+            sent(&told, 1)
+                .iter()
+                .filter_map(|body| rate(body))
+                .collect()
+        };
+        actions(&mut c);
+        assert_eq!(c.limited_seconds(100.0), Some(10.0));
+        let began = c.clock.moving_at.unwrap();
+        let after = |seconds: u64| began + Nanos(seconds * 1_000_000_000);
+        c.handle_limit(Some(ByteRate(40)), after(2));
+        assert_eq!(rates(actions(&mut c)), [40]);
+        assert_eq!(c.limited_seconds(100.0), Some(4.0));
+        c.handle_limit(Some(ByteRate(40)), after(3));
+        assert!(rates(actions(&mut c)).is_empty());
+        c.handle_limit(None, after(3));
+        assert_eq!(rates(actions(&mut c)), [0]);
+        assert_eq!(c.limited_seconds(100.0), None);
+        c.handle_limit(Some(ByteRate(5)), after(4));
+        assert_eq!(rates(actions(&mut c)), [5]);
+        assert_eq!(c.limited_seconds(100.0), None);
+    }
 
     /// The shares of a limit never sum to more than the limit, and follow use.
     #[test]

@@ -141,6 +141,13 @@ impl Balancer {
         }
     }
 
+    /// The limits that holds set are replaced.
+    pub fn forget_holds(&mut self) {
+        for track in &mut self.tracks {
+            track.held = None;
+        }
+    }
+
     fn set_hold(&mut self, node: u32, limit: Option<f64>, round: &mut Round) {
         self.tracks[node as usize].held = limit;
         round.limits.push((node, limit.map(|limit| limit as u64)));

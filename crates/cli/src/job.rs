@@ -1,0 +1,125 @@
+//! A process that runs a job of `serve`: its lock, its specification, its share of the limit, and the end of its master.
+
+use std::fs::File;
+use std::io::BufRead as _;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use ropewalk_master::{Cancel, Members};
+use ropewalk_model::ByteRate;
+use rustix::fs::{FlockOperation, flock};
+use serde::{Deserialize, Serialize};
+
+/// The variable by which a process learns that it runs a job.
+pub(crate) const JOB: &str = "ROPEWALK_JOB";
+
+/// How long a run waits for the one before to end: a commit of many files takes this long at most.
+const LOCK_PATIENCE: Duration = Duration::from_secs(300);
+
+/// Between looks at the lock.
+const LOCK_PAUSE: Duration = Duration::from_millis(50);
+
+/// What a run is given.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Given {
+    /// The job's file: the lock, and the specification where it has one.
+    pub file: PathBuf,
+    /// Its share of the common limit, in bytes per second.
+    pub limit: Option<u64>,
+}
+
+/// What a process that runs a job knows of it.
+pub(crate) struct Job {
+    given: Given,
+    // Holds the lock while the process lives.
+    _file: File,
+}
+
+/// The job that this process runs, if any; waits until an earlier run has ended.
+///
+/// # Errors
+/// When the variable is not a job's, or the earlier run goes on for minutes.
+pub(crate) fn as_job() -> Result<Option<&'static Job>> {
+    static OWN: OnceLock<Option<Job>> = OnceLock::new();
+    if OWN.get().is_none() {
+        let job = match std::env::var(JOB) {
+            Ok(text) => Some(Job::take(&text)?),
+            Err(_) => None,
+        };
+        let _ = OWN.set(job);
+    }
+    Ok(OWN.get().and_then(Option::as_ref))
+}
+
+impl Job {
+    fn take(text: &str) -> Result<Self> {
+        let given: Given = serde_json::from_str(text)
+            .with_context(|| format!("{JOB} is for `ropewalk serve`; unset it"))?;
+        let shown = given.file.display();
+        let file = File::open(&given.file).with_context(|| format!("cannot open {shown}"))?;
+        let began = Instant::now();
+        while let Err(error) = flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            if error != rustix::io::Errno::WOULDBLOCK && error != rustix::io::Errno::INTR {
+                return Err(error).with_context(|| format!("cannot lock {shown}"));
+            }
+            if began.elapsed() > LOCK_PATIENCE {
+                bail!(
+                    "an earlier run of this job has not ended within {} s",
+                    LOCK_PATIENCE.as_secs()
+                );
+            }
+            std::thread::sleep(LOCK_PAUSE);
+        }
+        Ok(Self { given, _file: file })
+    }
+
+    /// The specification.
+    pub(crate) fn specification(&self) -> &Path {
+        &self.given.file
+    }
+
+    /// The lower of a limit and this job's share.
+    pub(crate) fn limit(&self, own: Option<u64>) -> Option<u64> {
+        own.into_iter().chain(self.given.limit).min()
+    }
+
+    /// Listens to the master: changes of the limit, and its end, which ends the run.
+    pub(crate) fn listen(&self, own: Option<u64>, cancel: Cancel, members: Members) {
+        let listen = move || {
+            for line in std::io::stdin().lock().lines() {
+                let Some(limit) = line.ok().as_deref().and_then(parse) else {
+                    continue;
+                };
+                let least = own.into_iter().chain(limit).min();
+                // It has ended, or bytes do not move yet: the next line follows within a second of a change.
+                let _ = members.limit(least.map(ByteRate));
+            }
+            cancel.cancel();
+        };
+        let _ = std::thread::Builder::new().name("job".into()).spawn(listen);
+    }
+}
+
+/// A line of the master: the limit.
+fn parse(line: &str) -> Option<Option<u64>> {
+    match line.strip_prefix("limit ")? {
+        "none" => Some(None),
+        rate => rate.parse().ok().map(Some),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Lines that say something else are passed over.
+    #[test]
+    fn lines_are_parsed() {
+        assert_eq!(parse("limit 12"), Some(Some(12)));
+        assert_eq!(parse("limit none"), Some(None));
+        assert_eq!(parse("limit fast"), None);
+        assert_eq!(parse("stop"), None);
+    }
+}

@@ -1,0 +1,335 @@
+//! `serve`: a standing master with a queue that outlives it. Decisions are [`ropewalk_proto::queue`]'s; this is its loop.
+
+use std::collections::BTreeMap;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+use clap::Args;
+use ropewalk_model::ByteRate;
+use ropewalk_proto::queue::{Action, Queue, Settings};
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::options::{rate, remembering_file};
+use crate::{escape, sys};
+
+mod door;
+mod keep;
+pub(crate) mod queue;
+mod run;
+mod submit;
+mod task;
+
+use self::door::{Answer, Door, Entry, Question};
+use self::keep::Keep;
+use self::run::{Happened, Runner};
+use self::task::{Summary, Task};
+
+pub(crate) use self::submit::submit;
+
+/// How often shares are dealt and pauses looked at.
+const TICK: Duration = Duration::from_secs(1);
+
+/// Ended jobs that are remembered.
+const HISTORY: usize = 10_000;
+
+/// Arguments of `ropewalk serve`.
+#[derive(Args, Clone, Debug)]
+#[command(after_long_help = EXAMPLES)]
+pub(crate) struct ServeArgs {
+    /// Transfers that run at one time
+    #[arg(long, value_name = "N", default_value = "4", value_parser = clap::value_parser!(u16).range(1..=1000))]
+    at_once: u16,
+
+    /// Limit for all transfers together: 500Mbit or 60MB/s; each gets a share, by what it uses
+    #[arg(long, value_name = "RATE", value_parser = rate)]
+    limit: Option<ByteRate>,
+
+    /// Tries of one transfer, with pauses of 5 s to 10 min
+    #[arg(long, value_name = "N", default_value = "20", value_parser = clap::value_parser!(u32).range(1..))]
+    tries: u32,
+
+    /// Folder of the queue [default: ~/.local/state/ropewalk/queue]
+    #[arg(long, value_name = "DIR")]
+    state: Option<PathBuf>,
+}
+
+const EXAMPLES: &str = "\
+Transfers of this user are handed over with --detach and run one after another, or a few at a time. The queue is in a
+database: after a crash or a reboot the next `ropewalk serve` goes on, and what had arrived is not sent again.
+
+Examples:
+  ropewalk serve --at-once 2 --limit 8Gbit
+  ropewalk copy --detach /data/set host:/data/
+      prints the number of the job and returns
+  ropewalk queue
+      what waits, runs and has ended; `ropewalk queue --wait 17` waits for a job
+
+Transfers run with the folder and the environment (PATH, HOME, SSH_AUTH_SOCK, XDG_*, ROPEWALK_*, LANG) of the command that
+handed them over, and without a terminal: ssh must not ask for a password.
+One that fails is tried again; one whose command or specification is wrong is not.
+
+Exit status: 0 ended by a signal (what runs is stopped, and goes on next time), 1 failed.";
+
+/// What reaches the loop.
+enum Input {
+    /// A visitor's question.
+    Asked(Box<Question>, UnixStream),
+    /// What happens to a run.
+    Happened(Happened),
+    /// A signal to end.
+    Stop,
+}
+
+/// The folder of the queue.
+fn folder(given: Option<&Path>) -> Result<PathBuf> {
+    match given {
+        Some(given) => Ok(given.to_owned()),
+        None => remembering_file("auto".as_ref(), "queue")
+            .context("there is no home folder for the queue; name one with --state"),
+    }
+}
+
+/// Serves until a signal.
+pub(crate) fn run(args: &ServeArgs) -> Result<ExitCode> {
+    let folder = folder(args.state.as_deref())?;
+    let (keep, kept) = Keep::open(&folder)?;
+    let (inputs, incoming) = mpsc::channel();
+    let asking = inputs.clone();
+    let door = Door::open(move |question, visitor| {
+        let _ = asking.send(Input::Asked(Box::new(question), visitor));
+    })?;
+    listen_for_signals(inputs.clone())?;
+    let settings = Settings {
+        at_once: args.at_once.into(),
+        tries: args.tries,
+        history: HISTORY,
+    };
+    let limit = args.limit.map(|rate| rate.0);
+    let waiting = kept.jobs.iter().filter(|job| !job.state.is_ended()).count();
+    let mut server = Server {
+        queue: Queue::new(settings, limit, kept.jobs),
+        tasks: kept.tasks,
+        summaries: kept.summaries,
+        keep,
+        runner: Runner::new(
+            folder.clone(),
+            Arc::new(move |happened| drop(inputs.send(Input::Happened(happened)))),
+        ),
+        waiters: Vec::new(),
+    };
+    sys::say(format_args!(
+        "ropewalk serve: {waiting} jobs of {} to do; end with Ctrl-C",
+        escape::line(&folder.display().to_string())
+    ));
+    let ended = server.serve(&incoming);
+    drop(door);
+    ended.map(|()| ExitCode::SUCCESS)
+}
+
+fn listen_for_signals(inputs: mpsc::Sender<Input>) -> Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot listen for signals")?;
+    let (mut interrupt, mut terminate) = {
+        let _guard = runtime.enter();
+        let listening = "cannot listen for signals";
+        (
+            signal(SignalKind::interrupt()).context(listening)?,
+            signal(SignalKind::terminate()).context(listening)?,
+        )
+    };
+    let listen = move || {
+        runtime.block_on(async {
+            loop {
+                tokio::select! {
+                    _ = interrupt.recv() => {}
+                    _ = terminate.recv() => {}
+                }
+                if inputs.send(Input::Stop).is_err() {
+                    return;
+                }
+            }
+        });
+    };
+    std::thread::Builder::new()
+        .name("signals".into())
+        .spawn(listen)
+        .context("cannot start a thread")?;
+    Ok(())
+}
+
+struct Server {
+    queue: Queue,
+    // What each job does.
+    tasks: BTreeMap<u64, Task>,
+    // How its last run ended.
+    summaries: BTreeMap<u64, Summary>,
+    keep: Keep,
+    runner: Runner,
+    // Visitors that wait for a job's end.
+    waiters: Vec<(u64, UnixStream)>,
+}
+
+impl Server {
+    fn serve(&mut self, incoming: &mpsc::Receiver<Input>) -> Result<()> {
+        let mut due = Instant::now();
+        let mut is_closing = false;
+        loop {
+            match incoming.recv_timeout(due.saturating_duration_since(Instant::now())) {
+                Ok(Input::Stop) if is_closing => self.runner.kill(),
+                Ok(Input::Stop) => {
+                    is_closing = true;
+                    self.queue.close();
+                }
+                Ok(input) => self.take(input),
+                Err(RecvTimeoutError::Timeout) => {
+                    due = Instant::now() + TICK;
+                    self.queue.tick(sys::now_unix());
+                }
+                // The runner holds a sender.
+                Err(RecvTimeoutError::Disconnected) => return Ok(()),
+            }
+            self.act()?;
+            self.answer_waiters();
+            if is_closing && self.queue.is_idle() {
+                return Ok(());
+            }
+        }
+    }
+
+    fn take(&mut self, input: Input) {
+        match input {
+            Input::Asked(question, visitor) => self.answer(*question, visitor),
+            Input::Happened(Happened::Rate(id, rate)) => self.queue.observe(id, rate),
+            Input::Happened(Happened::Ended(id, ran, summary)) => {
+                if let Some(summary) = summary {
+                    self.summaries.insert(id, summary);
+                }
+                self.runner.forget(id);
+                self.queue.ended(id, ran, sys::now_unix());
+            }
+            Input::Stop => {}
+        }
+    }
+
+    /// Carries actions out in order. Jobs that are kept in a row share a transaction.
+    fn act(&mut self) -> Result<()> {
+        let mut open = self.keep.begin()?;
+        while let Some(action) = self.queue.poll_action() {
+            match action {
+                Action::Keep(id) => {
+                    if let (Some(job), Some(task)) = (self.queue.job(id), self.tasks.get(&id)) {
+                        open.put(job, task, self.summaries.get(&id))?;
+                    }
+                }
+                Action::Forget(id) => {
+                    self.tasks.remove(&id);
+                    self.summaries.remove(&id);
+                    open.remove(id)?;
+                }
+                Action::Start(id, share) => {
+                    open.commit()?;
+                    open = self.keep.begin()?;
+                    if let Some(task) = self.tasks.get(&id) {
+                        self.runner.start(id, task, share);
+                    }
+                }
+                Action::Stop(id) => {
+                    open.commit()?;
+                    open = self.keep.begin()?;
+                    self.runner.stop(id);
+                }
+                Action::Limit(id, share) => self.runner.limit(id, share),
+            }
+        }
+        open.commit()
+    }
+
+    fn answer(&mut self, question: Question, visitor: UnixStream) {
+        let answer = match question {
+            Question::Submit { task, priority } => {
+                let id = self
+                    .queue
+                    .submit(priority, task.places.clone(), sys::now_unix());
+                self.tasks.insert(id, task);
+                // The number is a promise: the job is on disk before the visitor reads it.
+                match self.act() {
+                    Ok(()) => Answer::Submitted { job: id },
+                    Err(error) => Answer::Refused {
+                        error: format!("{error:#}"),
+                    },
+                }
+            }
+            Question::List => Answer::Jobs {
+                limit: self.queue.limit(),
+                jobs: self
+                    .queue
+                    .jobs()
+                    .filter_map(|job| self.entry(job.id))
+                    .collect(),
+            },
+            Question::Cancel { job } => match self.queue.cancel(job, sys::now_unix()) {
+                Ok(()) => Answer::Done,
+                Err(error) => Answer::Refused {
+                    error: error.to_string(),
+                },
+            },
+            Question::Limit { rate } => {
+                self.queue.set_limit(rate);
+                Answer::Done
+            }
+            Question::Wait { job } => match self.queue.job(job) {
+                Some(_) => {
+                    self.waiters.push((job, visitor));
+                    return;
+                }
+                None => Answer::Refused {
+                    error: format!("the queue has no job {job}"),
+                },
+            },
+        };
+        door::reply(&visitor, &answer);
+    }
+
+    fn entry(&self, id: u64) -> Option<Entry> {
+        let job = self.queue.job(id)?;
+        let task = self.tasks.get(&id)?;
+        Some(Entry {
+            job: job.clone(),
+            label: task.label.clone(),
+            from: task.from.clone(),
+            to: task.places.clone(),
+            process: self.runner.process(id),
+            last: self.summaries.get(&id).cloned(),
+        })
+    }
+
+    /// Visitors that wait for jobs that have ended get their answers.
+    fn answer_waiters(&mut self) {
+        let waiters = std::mem::take(&mut self.waiters);
+        for (id, visitor) in waiters {
+            match self.entry(id) {
+                Some(entry) if !entry.job.state.is_ended() => self.waiters.push((id, visitor)),
+                Some(entry) => door::reply(
+                    &visitor,
+                    &Answer::Jobs {
+                        limit: self.queue.limit(),
+                        jobs: vec![entry],
+                    },
+                ),
+                None => door::reply(
+                    &visitor,
+                    &Answer::Refused {
+                        error: format!("the queue has no job {id}"),
+                    },
+                ),
+            }
+        }
+    }
+}

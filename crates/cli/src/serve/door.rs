@@ -1,0 +1,193 @@
+//! The socket of `serve` in the user's runtime folder: one question and one answer a connection, each a line of JSON.
+
+use std::fs;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use ropewalk_proto::queue::Job;
+use serde::{Deserialize, Serialize};
+
+use super::task::{Summary, Task};
+use crate::desk;
+
+/// A visitor that says nothing for this long is left.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// How long an answer that is not awaited may take: the queue writes to its disk.
+const ANSWER_TIME: Duration = Duration::from_secs(60);
+
+/// Longest question or answer: some ten thousand jobs.
+const LINE_MAX: u64 = 64 << 20;
+
+/// What a visitor asks.
+#[derive(Serialize, Deserialize)]
+#[serde(tag = "request", rename_all = "snake_case")]
+pub(crate) enum Question {
+    /// Take this job.
+    Submit {
+        /// What it does.
+        task: Task,
+        /// Higher ones run first.
+        priority: i32,
+    },
+    /// All jobs.
+    List,
+    /// Take a job out, or stop it.
+    Cancel {
+        /// Its number.
+        job: u64,
+    },
+    /// Answer when this job has ended.
+    Wait {
+        /// Its number.
+        job: u64,
+    },
+    /// Change the limit of all together.
+    Limit {
+        /// Bytes per second.
+        rate: Option<u64>,
+    },
+}
+
+/// What `serve` says.
+#[derive(Serialize, Deserialize)]
+#[serde(tag = "answer", rename_all = "snake_case")]
+pub(crate) enum Answer {
+    /// The job is in the queue, safely.
+    Submitted {
+        /// Its number.
+        job: u64,
+    },
+    /// It is so.
+    Done,
+    /// It is not.
+    Refused {
+        /// Why.
+        error: String,
+    },
+    /// What is in the queue.
+    Jobs {
+        /// Of all together, bytes per second.
+        limit: Option<u64>,
+        /// By number.
+        jobs: Vec<Entry>,
+    },
+}
+
+/// A job, as it is listed.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Entry {
+    /// Number, priority, state.
+    #[serde(flatten)]
+    pub job: Job,
+    /// As given.
+    pub label: Option<String>,
+    /// Sources.
+    pub from: Vec<String>,
+    /// Destinations.
+    pub to: Vec<String>,
+    /// The process of its run.
+    pub process: Option<u32>,
+    /// How its last run ended.
+    pub last: Option<Summary>,
+}
+
+fn path() -> Result<PathBuf> {
+    Ok(desk::folder()?.join("serve.queue"))
+}
+
+/// The listening side; removes its socket when dropped.
+pub(super) struct Door {
+    path: PathBuf,
+}
+
+impl Door {
+    /// Listens; questions go to `asked`, with the visitor that waits for the answer.
+    ///
+    /// # Errors
+    /// When another `serve` of this user answers.
+    pub fn open(asked: impl Fn(Question, UnixStream) + Send + Sync + 'static) -> Result<Self> {
+        let path = path()?;
+        let shown = path.display().to_string();
+        if UnixStream::connect(&path).is_ok() {
+            bail!(
+                "a `ropewalk serve` of yours listens at {shown} already; `ropewalk queue` shows its jobs"
+            );
+        }
+        let hidden = path.with_extension(std::process::id().to_string());
+        let _ = fs::remove_file(&hidden);
+        let listener =
+            UnixListener::bind(&hidden).with_context(|| format!("cannot listen at {shown}"))?;
+        fs::rename(&hidden, &path).with_context(|| format!("cannot listen at {shown}"))?;
+        let asked = Arc::new(asked);
+        let listen = move || {
+            for visitor in listener.incoming().flatten() {
+                let asked = asked.clone();
+                // One that says nothing holds up no other.
+                let heard = std::thread::Builder::new().spawn(move || {
+                    if let Ok(question) = hear(&visitor) {
+                        asked(question, visitor);
+                    }
+                });
+                drop(heard);
+            }
+        };
+        std::thread::Builder::new()
+            .name("door".into())
+            .spawn(listen)
+            .context("cannot start a thread")?;
+        Ok(Self { path })
+    }
+}
+
+impl Drop for Door {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+fn hear(visitor: &UnixStream) -> Result<Question> {
+    visitor.set_read_timeout(Some(PATIENCE))?;
+    let mut line = String::new();
+    BufReader::new(visitor.take(LINE_MAX)).read_line(&mut line)?;
+    Ok(serde_json::from_str(&line)?)
+}
+
+/// Answers a visitor; one that has gone concerns no other.
+pub(super) fn reply(mut visitor: &UnixStream, answer: &Answer) {
+    if let Ok(line) = serde_json::to_string(answer) {
+        let _ = visitor.set_write_timeout(Some(PATIENCE));
+        let _ = visitor.write_all(format!("{line}\n").as_bytes());
+    }
+}
+
+/// Asks the running `serve`.
+///
+/// # Errors
+/// When none runs, or it does not answer; what it refuses is an error, too.
+pub(super) fn ask(question: &Question) -> Result<Answer> {
+    let path = path()?;
+    let mut stream = UnixStream::connect(&path).context(
+        "no `ropewalk serve` of yours runs on this host; start it, for example with: nohup ropewalk serve &",
+    )?;
+    stream.write_all(format!("{}\n", serde_json::to_string(question)?).as_bytes())?;
+    let waits = matches!(question, Question::Wait { .. });
+    stream.set_read_timeout((!waits).then_some(ANSWER_TIME))?;
+    let mut line = String::new();
+    BufReader::new(stream.take(LINE_MAX))
+        .read_line(&mut line)
+        .context("`ropewalk serve` does not answer")?;
+    if line.is_empty() {
+        bail!("`ropewalk serve` ended before it answered; the next one goes on with its jobs");
+    }
+    match serde_json::from_str(&line)
+        .context("`ropewalk serve` gave no answer; is it another version?")?
+    {
+        Answer::Refused { error } => bail!("{error}"),
+        answer => Ok(answer),
+    }
+}

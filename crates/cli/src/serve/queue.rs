@@ -1,0 +1,278 @@
+//! `queue`: what a running `serve` has, waiting for jobs, cancelling them.
+
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::process::ExitCode;
+
+use anyhow::{Context as _, Result, bail};
+use clap::Args;
+use ropewalk_model::{ByteRate, format_bytes, format_seconds};
+use ropewalk_proto::codes::EXIT_FAILED;
+use ropewalk_proto::queue::{End, State};
+use serde::Serialize;
+
+use super::door::{self, Answer, Entry, Question};
+use crate::escape;
+use crate::members::{Limit, limit_rate};
+use crate::progress::rate as shown_rate;
+use crate::report::listed;
+use crate::sys::{self, say};
+
+/// Ended jobs that are listed without --all.
+const ENDED_SHOWN: usize = 10;
+
+/// Arguments of `ropewalk queue`.
+#[derive(Args, Clone, Debug)]
+#[command(after_long_help = EXAMPLES)]
+pub(crate) struct QueueArgs {
+    /// Only these jobs, by number
+    #[arg(value_name = "JOB")]
+    jobs: Vec<u64>,
+
+    /// All ended jobs that are remembered, not only the last ones
+    #[arg(long)]
+    all: bool,
+
+    /// Wait until the named jobs, or all, have ended
+    #[arg(long)]
+    wait: bool,
+
+    /// Take the named jobs out of the queue, or stop them
+    #[arg(long, conflicts_with = "wait", requires = "jobs")]
+    cancel: bool,
+
+    /// Change the limit of all transfers together; none removes it
+    #[arg(long, value_name = "RATE", value_parser = limit_rate, conflicts_with_all = ["jobs", "all", "wait", "cancel"])]
+    limit: Option<Limit>,
+
+    /// One JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  ropewalk queue
+      what `ropewalk serve` does, has to do, and has done lately
+  ropewalk queue --wait 17
+      returns when job 17 has ended; status 0 if all of it was moved
+  ropewalk queue --cancel 17 18
+  ropewalk queue --limit 2Gbit
+
+Exit status: 0, 1 failed (with --wait: a job did not move all), 2 usage.";
+
+/// What `--json` prints.
+#[derive(Serialize)]
+struct Listed<'a> {
+    limit_bits_per_second: Option<f64>,
+    jobs: &'a [Entry],
+}
+
+/// Lists jobs, waits for them, or cancels them.
+pub(crate) fn run(args: &QueueArgs) -> Result<ExitCode> {
+    if let Some(Limit(rate)) = args.limit {
+        let rate = rate.map(|ByteRate(rate)| rate);
+        door::ask(&Question::Limit { rate })?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    if args.cancel {
+        for &job in &args.jobs {
+            door::ask(&Question::Cancel { job })?;
+            say(format_args!("job {job} cancelled"));
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    let (limit, mut jobs) = list()?;
+    if let Some(unknown) = args
+        .jobs
+        .iter()
+        .find(|id| jobs.iter().all(|entry| entry.job.id != **id))
+    {
+        bail!("the queue has no job {unknown}; `ropewalk queue --all` lists them");
+    }
+    if args.wait {
+        let awaited = match args.jobs.as_slice() {
+            [] => jobs
+                .iter()
+                .filter(|entry| !entry.job.state.is_ended())
+                .map(|entry| entry.job.id)
+                .collect(),
+            named => named.to_vec(),
+        };
+        jobs.clear();
+        for job in awaited {
+            if let Answer::Jobs { jobs: ended, .. } = door::ask(&Question::Wait { job })? {
+                jobs.extend(ended);
+            }
+        }
+    } else if !args.jobs.is_empty() {
+        jobs.retain(|entry| args.jobs.contains(&entry.job.id));
+    } else if !args.all {
+        let ended = jobs
+            .iter()
+            .filter(|entry| entry.job.state.is_ended())
+            .count();
+        let mut skipped = ended.saturating_sub(ENDED_SHOWN);
+        jobs.retain(|entry| {
+            let is_old = entry.job.state.is_ended() && skipped > 0;
+            skipped -= usize::from(is_old);
+            !is_old
+        });
+    }
+    let text = match args.json {
+        true => {
+            let listed = Listed {
+                limit_bits_per_second: limit.map(|limit| limit as f64 * 8.0),
+                jobs: &jobs,
+            };
+            serde_json::to_string(&listed).context("cannot print the queue as JSON")? + "\n"
+        }
+        false => text(limit, &jobs, sys::now_unix()),
+    };
+    sys::end_on_closed_pipe();
+    std::io::stdout()
+        .lock()
+        .write_all(text.as_bytes())
+        .context("cannot write to standard output")?;
+    let is_done = |entry: &Entry| matches!(entry.job.state, State::Ended { end: End::Done, .. });
+    Ok(match args.wait && !jobs.iter().all(is_done) {
+        true => ExitCode::from(EXIT_FAILED),
+        false => ExitCode::SUCCESS,
+    })
+}
+
+fn list() -> Result<(Option<u64>, Vec<Entry>)> {
+    match door::ask(&Question::List)? {
+        Answer::Jobs { limit, jobs } => Ok((limit, jobs)),
+        _ => bail!("`ropewalk serve` gave another answer; is it another version?"),
+    }
+}
+
+/// * `now`: seconds of Unix time.
+fn text(limit: Option<u64>, jobs: &[Entry], now: u64) -> String {
+    let mut text = String::new();
+    if let Some(limit) = limit {
+        let _ = writeln!(
+            text,
+            "all together at most {}",
+            shown_rate(limit as f64 * 8.0)
+        );
+    }
+    if jobs.is_empty() {
+        text += "no jobs\n";
+    }
+    for entry in jobs {
+        let ago = |at: u64| format_seconds(now.saturating_sub(at) as f64);
+        let job = &entry.job;
+        let reason = job.reason.as_deref().map(escape::line).unwrap_or_default();
+        let tries = match job.failures {
+            0 => String::new(),
+            1 => format!(" (failed once: {reason})"),
+            count => format!(" (failed {count} times: {reason})"),
+        };
+        let state = match job.state {
+            State::Waiting { not_before } if not_before > now => {
+                format!(
+                    "waits, next try in {}{tries}",
+                    format_seconds((not_before - now) as f64)
+                )
+            }
+            State::Waiting { .. } => format!("waits{tries}"),
+            State::Running {
+                cancelled: true, ..
+            } => "stopping".to_owned(),
+            State::Running { since, .. } => match entry.process {
+                Some(process) => format!("runs for {}, process {process}{tries}", ago(since)),
+                None => format!("starts{tries}"),
+            },
+            State::Ended { at, end: End::Done } => match &entry.last {
+                Some(last) => format!(
+                    "done {} ago, {} in {}",
+                    ago(at),
+                    format_bytes(last.delivered_bytes),
+                    format_seconds(last.seconds)
+                ),
+                None => format!("done {} ago", ago(at)),
+            },
+            State::Ended {
+                at,
+                end: End::Failed,
+            } => format!("failed {} ago{tries}", ago(at)),
+            State::Ended {
+                at,
+                end: End::Cancelled,
+            } => format!("cancelled {} ago", ago(at)),
+        };
+        let priority = match job.priority {
+            0 => String::new(),
+            priority => format!(", priority {priority}"),
+        };
+        let ends = match (entry.from.is_empty(), entry.to.is_empty()) {
+            (false, false) => format!("  {} -> {}", listed(&entry.from), listed(&entry.to)),
+            _ => String::new(),
+        };
+        let label = entry.label.as_deref().map(escape::line);
+        let label = label.map_or_else(String::new, |label| format!("  ({label})"));
+        let _ = writeln!(text, "{}  {state}{priority}{ends}{label}", job.id);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use ropewalk_proto::queue::Job;
+
+    use super::*;
+
+    fn entry(id: u64, state: State) -> Entry {
+        Entry {
+            job: Job {
+                id,
+                priority: 0,
+                places: Vec::new(),
+                submitted: 0,
+                state,
+                failures: 0,
+                reason: None,
+            },
+            label: None,
+            from: vec!["/a".into()],
+            to: vec!["h:/b".into()],
+            process: None,
+            last: None,
+        }
+    }
+
+    /// A line says what a job does, and why it failed; what others wrote cannot change the terminal.
+    #[test]
+    fn lines_say_where_jobs_stand() {
+        let mut waiting = entry(1, State::Waiting { not_before: 130 });
+        waiting.job.failures = 2;
+        waiting.job.reason = Some("no \u{1b}route".into());
+        waiting.job.priority = -3;
+        let mut running = entry(
+            2,
+            State::Running {
+                since: 90,
+                cancelled: false,
+            },
+        );
+        running.process = Some(77);
+        let mut done = entry(
+            3,
+            State::Ended {
+                at: 40,
+                end: End::Done,
+            },
+        );
+        done.label = Some("nightly".into());
+        assert_eq!(
+            text(Some(1_000_000), &[waiting, running, done], 100),
+            "all together at most 8 Mbit/s\n\
+             1  waits, next try in 30 s (failed 2 times: no \\u{1b}route), priority -3  /a -> h:/b\n\
+             2  runs for 10 s, process 77  /a -> h:/b\n\
+             3  done 1 min 00 s ago  /a -> h:/b  (nightly)\n"
+        );
+        assert_eq!(text(None, &[], 0), "no jobs\n");
+    }
+}

@@ -1,0 +1,329 @@
+//! Runs of jobs: processes of this program that end with their standard input (`job` is their side of it).
+//!
+//! A process holds a lock on the job's file while it lives, so a run that a killed master has left behind ends before the next one
+//! begins. The file holds the specification, where the job has one. Standard input has lines `limit BYTES` and `limit none`.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::os::unix::ffi::OsStringExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use anyhow::{Context as _, Result};
+use ropewalk_proto::codes::{EXIT_INTERRUPTED, EXIT_USAGE};
+use ropewalk_proto::queue::Ran;
+use ropewalk_proto::report::{ErrorKind, Event, Report};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+use super::task::{Summary, Task};
+use crate::escape;
+use crate::job::{Given, JOB};
+
+/// Bytes of a run's standard error that are kept: its end.
+const ERROR_LEN: usize = 2048;
+
+/// The process of a run, as the loop reaches it.
+#[derive(Default)]
+struct Live {
+    process: Option<(u32, std::os::fd::OwnedFd)>,
+    input: Option<ChildStdin>,
+    is_stopped: bool,
+    is_killed: bool,
+}
+
+impl Live {
+    fn signal(&self) {
+        if let Some((_, handle)) = &self.process {
+            let signal = match (self.is_killed, self.is_stopped) {
+                (true, _) => Signal::KILL,
+                (_, true) => Signal::TERM,
+                _ => return,
+            };
+            // It may have ended.
+            let _ = pidfd_send_signal(handle, signal);
+        }
+    }
+}
+
+/// What happens to runs.
+pub(super) enum Happened {
+    /// A job moves so many bytes per second.
+    Rate(u64, f64),
+    /// A run has ended.
+    Ended(u64, Ran, Option<Summary>),
+}
+
+/// Gets what happens, from threads of runs.
+type Listener = Arc<dyn Fn(Happened) + Send + Sync>;
+
+/// Starts and stops runs.
+pub(super) struct Runner {
+    folder: PathBuf,
+    happened: Listener,
+    running: BTreeMap<u64, Arc<Mutex<Live>>>,
+}
+
+impl Runner {
+    pub fn new(folder: PathBuf, happened: Listener) -> Self {
+        Self {
+            folder,
+            happened,
+            running: BTreeMap::new(),
+        }
+    }
+
+    /// The process of a job that runs.
+    pub fn process(&self, id: u64) -> Option<u32> {
+        let live = lock(self.running.get(&id)?);
+        live.process.as_ref().map(|(process, _)| *process)
+    }
+
+    /// Begins a run; its end is an input.
+    pub fn start(&mut self, id: u64, task: &Task, share: Option<u64>) {
+        let live = Arc::new(Mutex::new(Live::default()));
+        self.running.insert(id, live.clone());
+        let given = Given {
+            file: self.folder.join(format!("job-{id}")),
+            limit: share,
+        };
+        let (task, happened) = (task.clone(), self.happened.clone());
+        let run = move || {
+            let (ran, summary) = match run(id, &task, &given, &live, &happened) {
+                Ok(ended) => ended,
+                Err(error) => (
+                    Ran::Failed {
+                        reason: format!("{error:#}"),
+                        is_final: false,
+                    },
+                    None,
+                ),
+            };
+            let _ = fs::remove_file(&given.file);
+            happened(Happened::Ended(id, ran, summary));
+        };
+        if let Err(error) = std::thread::Builder::new().spawn(run) {
+            let ran = Ran::Failed {
+                reason: format!("cannot start a thread: {error}"),
+                is_final: false,
+            };
+            (self.happened)(Happened::Ended(id, ran, None));
+        }
+    }
+
+    /// Has a run end in order.
+    pub fn stop(&self, id: u64) {
+        if let Some(live) = self.running.get(&id) {
+            let mut live = lock(live);
+            live.is_stopped = true;
+            live.signal();
+        }
+    }
+
+    /// Ends all runs at once.
+    pub fn kill(&self) {
+        for live in self.running.values() {
+            let mut live = lock(live);
+            live.is_killed = true;
+            live.signal();
+        }
+    }
+
+    /// Changes a run's share of the limit.
+    pub fn limit(&self, id: u64, share: Option<u64>) {
+        if let Some(live) = self.running.get(&id)
+            && let Some(input) = &mut lock(live).input
+        {
+            let line = share.map_or("limit none\n".to_owned(), |share| {
+                format!("limit {share}\n")
+            });
+            // It may have ended; the pipe holds hundreds of lines.
+            let _ = input.write_all(line.as_bytes());
+        }
+    }
+
+    /// A run has ended.
+    pub fn forget(&mut self, id: u64) {
+        self.running.remove(&id);
+    }
+}
+
+fn lock(live: &Mutex<Live>) -> std::sync::MutexGuard<'_, Live> {
+    live.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Carries one run out.
+fn run(
+    id: u64,
+    task: &Task,
+    given: &Given,
+    live: &Mutex<Live>,
+    happened: &Listener,
+) -> Result<(Ran, Option<Summary>)> {
+    let shown = given.file.display();
+    write_file(&given.file, task.input.as_deref())
+        .with_context(|| format!("cannot write {shown}"))?;
+    let mut child = start(task, given)?;
+    {
+        let mut live = lock(live);
+        live.process = handle(&child);
+        live.input = child.stdin.take();
+        live.signal();
+    }
+    let errors = child.stderr.take().map(|mut errors| {
+        std::thread::spawn(move || {
+            let mut end = Vec::new();
+            let mut part = [0; 1024];
+            while let Ok(read @ 1..) = errors.read(&mut part) {
+                end.extend_from_slice(&part[..read]);
+                let excess = end.len().saturating_sub(ERROR_LEN);
+                end.drain(..excess);
+            }
+            String::from_utf8_lossy(&end).trim().to_owned()
+        })
+    });
+    let mut report = None;
+    for line in BufReader::new(child.stdout.take().context("no output")?).lines() {
+        match line.ok().and_then(|line| serde_json::from_str(&line).ok()) {
+            Some(Event::Progress {
+                bits_per_second, ..
+            }) => happened(Happened::Rate(id, bits_per_second / 8.0)),
+            Some(Event::Ended { report: ended }) => report = Some(ended),
+            _ => {}
+        }
+    }
+    let status = child.wait().context("cannot wait for the transfer")?;
+    let errors = errors.and_then(|reading| reading.join().ok());
+    let is_stopped = {
+        let mut live = lock(live);
+        (live.process, live.input) = (None, None);
+        live.is_stopped || live.is_killed
+    };
+    let summary = report.as_deref().map(Summary::of);
+    Ok((
+        meaning(status, report.as_deref(), errors, is_stopped),
+        summary,
+    ))
+}
+
+/// What the end of a process means for its job.
+fn meaning(
+    status: std::process::ExitStatus,
+    report: Option<&Report>,
+    errors: Option<String>,
+    is_stopped: bool,
+) -> Ran {
+    let code = status.code();
+    if code == Some(0) {
+        return Ran::Done;
+    }
+    if is_stopped {
+        return Ran::Interrupted;
+    }
+    if code == Some(EXIT_INTERRUPTED.into()) {
+        return Ran::Cancelled;
+    }
+    let said = report.and_then(|report| report.error.clone());
+    let said = said.or(errors).filter(|said| !said.is_empty());
+    let kind = report.and_then(|report| report.error_kind);
+    // What the user has to change first.
+    let is_final = match kind {
+        Some(
+            ErrorKind::Usage | ErrorKind::Specification | ErrorKind::Refused | ErrorKind::Differing,
+        ) => true,
+        Some(_) => false,
+        None => code == Some(EXIT_USAGE.into()),
+    };
+    Ran::Failed {
+        reason: said.unwrap_or_else(|| format!("its process ended: {status}")),
+        is_final,
+    }
+}
+
+/// A handle that stays that of this process.
+fn handle(child: &Child) -> Option<(u32, std::os::fd::OwnedFd)> {
+    let process = child.id();
+    let pid = Pid::from_raw(i32::try_from(process).ok()?)?;
+    Some((process, pidfd_open(pid, PidfdFlags::empty()).ok()?))
+}
+
+fn start(task: &Task, given: &Given) -> Result<Child> {
+    let program = std::env::current_exe().context("this program's own path is not known")?;
+    let given = serde_json::to_string(given).context("cannot write a job as JSON")?;
+    let folder = OsString::from_vec(task.folder.clone());
+    let text = |bytes: &Vec<u8>| OsString::from_vec(bytes.clone());
+    let shown = Path::new(&folder).display().to_string();
+    Command::new(program)
+        .args(task.arguments.iter().map(text))
+        .env_clear()
+        .envs(
+            task.environment
+                .iter()
+                .map(|(name, value)| (name, text(value))),
+        )
+        .env(JOB, given)
+        .current_dir(&folder)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .with_context(|| format!("cannot start the transfer in {}", escape::line(&shown)))
+}
+
+/// Writes the job's file; a run that is left keeps its lock on the same file.
+fn write_file(path: &Path, text: Option<&str>) -> std::io::Result<()> {
+    use std::os::unix::fs::OpenOptionsExt as _;
+    let mut options = File::options();
+    let options = options.write(true).create(true).truncate(true).mode(0o600);
+    options
+        .open(path)?
+        .write_all(text.unwrap_or_default().as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt as _;
+    use std::process::ExitStatus;
+
+    use ropewalk_proto::report::Outcome;
+
+    use super::*;
+
+    fn failed(ran: Ran) -> (String, bool) {
+        match ran {
+            Ran::Failed { reason, is_final } => (reason, is_final),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// A failed run is tried again where time may help; not where the user has to change something first.
+    #[test]
+    fn ends_are_read() {
+        let exit = |code: i32| ExitStatus::from_raw(code << 8);
+        assert_eq!(meaning(exit(0), None, None, true), Ran::Done);
+        assert_eq!(meaning(exit(130), None, None, true), Ran::Interrupted);
+        assert_eq!(meaning(exit(130), None, None, false), Ran::Cancelled);
+        let report = |kind| Report {
+            error: Some("why".into()),
+            error_kind: Some(kind),
+            ..Report::ended(Outcome::Failed)
+        };
+        for (kind, is_final) in [
+            (ErrorKind::Unreachable, false),
+            (ErrorKind::Lost, false),
+            (ErrorKind::Missing, false),
+            (ErrorKind::Refused, true),
+            (ErrorKind::Specification, true),
+        ] {
+            let ran = meaning(exit(4), Some(&report(kind)), None, false);
+            assert_eq!(failed(ran), ("why".into(), is_final));
+        }
+        let ran = meaning(exit(2), None, Some("wrong option".into()), false);
+        assert_eq!(failed(ran), ("wrong option".into(), true));
+        let ran = meaning(ExitStatus::from_raw(9), None, Some(String::new()), false);
+        let (reason, is_final) = failed(ran);
+        assert!(reason.contains("signal: 9") && !is_final, "{reason}");
+    }
+}

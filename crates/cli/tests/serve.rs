@@ -1,0 +1,287 @@
+//! The queue of `ropewalk serve`: jobs, crashes, retries, limits, with real processes.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::io::{BufRead as _, BufReader};
+use std::os::unix::fs::MetadataExt as _;
+use std::process::{Child, Stdio};
+
+use common::{Place, Ran, assert_same_tree, bytes, make_tree, wait_for};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+/// A running `serve`; ended when dropped.
+struct Serving(Child);
+
+impl Serving {
+    /// Starts it and waits until it takes jobs.
+    fn start(place: &Place, args: &[&str]) -> Self {
+        let mut child = place
+            .command()
+            .arg("serve")
+            .args(args)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap())
+            .read_line(&mut line)
+            .unwrap();
+        assert!(line.starts_with("ropewalk serve: "), "{line}");
+        Self(child)
+    }
+
+    fn kill(mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.0), signal).unwrap();
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Hands a copy over and gives its number.
+#[track_caller]
+fn hand_over(place: &Place, args: &[&str]) -> u64 {
+    let ran = place.run(&[&["copy", "--detach", "--json"], args].concat());
+    let ran = ran.assert_status(0);
+    serde_json::from_str::<Value>(&ran.out()).unwrap()["job"]
+        .as_u64()
+        .unwrap()
+}
+
+fn listed(ran: &Ran) -> Vec<Value> {
+    let all: Value = serde_json::from_str(&ran.out()).unwrap();
+    all["jobs"].as_array().unwrap().clone()
+}
+
+/// All jobs.
+fn jobs(place: &Place) -> Vec<Value> {
+    listed(&place.run(&["queue", "--all", "--json"]).assert_status(0))
+}
+
+fn job(place: &Place, id: u64) -> Value {
+    let id = id.to_string();
+    listed(&place.run(&["queue", &id, "--json"]).assert_status(0)).remove(0)
+}
+
+fn state(job: &Value) -> &str {
+    let state = &job["state"];
+    let end = state["end"].as_str();
+    end.unwrap_or_else(|| state["state"].as_str().unwrap())
+}
+
+/// Copies and specifications are handed over, done with the folder and the specification they were handed over with, and listed;
+/// what is wrong with a command shows at once and puts nothing into the queue.
+#[test]
+fn jobs_are_handed_over_and_done() {
+    let place = Place::new();
+    make_tree(&place.path("tree"));
+    std::fs::write(place.path("data"), bytes(100_000, 1)).unwrap();
+    place
+        .run(&["copy", "--detach", "tree", "copy"])
+        .assert_status(1)
+        .assert_says("no `ropewalk serve` of yours runs");
+    let serving = Serving::start(&place, &[]);
+    place
+        .run(&["copy", "--detach", "tree", "tree"])
+        .assert_status(2)
+        .assert_says("is both source and destination");
+    place
+        .run(&["copy", "--priority", "3", "tree", "copy"])
+        .assert_status(2);
+    let tree = hand_over(&place, &["--label", "nightly", "tree", "copy"]);
+    let spec = format!(
+        "id \"one file\"\nwriter a:1 \"{}\" 0 0+100000\nreader b:1 \"{}\" 0 0+100000\n",
+        place.text("data"),
+        place.text("file")
+    );
+    std::fs::write(place.path("spec"), spec).unwrap();
+    place
+        .run(&["transfer", "--detach", "--start", "local", "spec"])
+        .assert_status(0)
+        .assert_says("job 2");
+    std::fs::remove_file(place.path("spec")).unwrap();
+    let ran = place.run(&["queue", "--wait", "--json", "1", "2"]);
+    let ended = listed(&ran.assert_status(0));
+    assert!(ended.iter().all(|job| state(job) == "done"), "{ended:#?}");
+    assert_same_tree(&place.path("tree"), &place.path("copy"));
+    assert_eq!(
+        std::fs::read(place.path("file")).unwrap(),
+        bytes(100_000, 1)
+    );
+    let text = place.run(&["queue"]).assert_status(0).out();
+    let ends = format!(
+        "{} -> {}  (nightly)",
+        place.text("tree"),
+        place.text("copy")
+    );
+    assert!(text.contains(&ends), "{text}");
+    assert!(text.contains("(one file)"), "{text}");
+    assert_eq!(tree, 1);
+    // Nothing is left but the database.
+    let left = std::fs::read_dir(place.path("state/ropewalk/queue")).unwrap();
+    let left: Vec<_> = left.map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left, ["queue.redb"]);
+    place
+        .run(&["serve"])
+        .assert_status(1)
+        .assert_says("another `ropewalk serve` has");
+    place
+        .run(&["serve", "--state", &place.text("other")])
+        .assert_status(1)
+        .assert_says("of yours listens at");
+    place.run(&["queue", "77"]).assert_status(1);
+    drop(serving);
+}
+
+/// Jobs are done once each, whenever the master is killed: as many as `ROPEWALK_QUEUE=JOBS,KILLS` says.
+#[test]
+fn killed_masters_lose_no_job() {
+    let form = std::env::var("ROPEWALK_QUEUE").unwrap_or_else(|_| "30,5".into());
+    let (count, kills) = form.split_once(',').unwrap();
+    let (count, kills): (u64, u64) = (count.parse().unwrap(), kills.parse().unwrap());
+    let place = Place::new();
+    std::fs::create_dir(place.path("from")).unwrap();
+    std::fs::create_dir(place.path("to")).unwrap();
+    let len = |job: u64| 10_000 + job as usize * 777 % 3_000_000;
+    let mut serving = Serving::start(&place, &["--at-once", "2"]);
+    for id in 1..=count {
+        let (from, to) = (format!("from/{id}"), format!("to/{id}"));
+        std::fs::write(place.path(&from), bytes(len(id), id)).unwrap();
+        assert_eq!(hand_over(&place, &[&from, &to]), id);
+    }
+    // The inode of each job's copy when it was first said to be done.
+    let mut done: BTreeMap<u64, (u64, i64)> = BTreeMap::new();
+    let seen = |done: &mut BTreeMap<u64, (u64, i64)>| {
+        for job in jobs(&place).iter().filter(|job| state(job) == "done") {
+            let id = job["id"].as_u64().unwrap();
+            let copy = std::fs::metadata(place.path(&format!("to/{id}"))).unwrap();
+            let now = (copy.ino(), copy.ctime_nsec());
+            let first = *done.entry(id).or_insert(now);
+            assert_eq!(first, now, "job {id} ran again after it was done");
+        }
+    };
+    for kill in 1..=kills {
+        let target = count * kill / (kills + 1);
+        wait_for("further jobs", || {
+            seen(&mut done);
+            (done.len() as u64 >= target).then_some(())
+        });
+        serving.kill();
+        serving = Serving::start(&place, &["--at-once", "2"]);
+    }
+    place.run(&["queue", "--wait"]).assert_status(0);
+    seen(&mut done);
+    assert_eq!(done.len() as u64, count);
+    for id in 1..=count {
+        let copy = std::fs::read(place.path(&format!("to/{id}"))).unwrap();
+        assert!(copy == bytes(len(id), id), "copy {id} differs");
+    }
+    let names = std::fs::read_dir(place.path("to")).unwrap().count() as u64;
+    assert_eq!(names, count, "nothing else is left");
+    let failures: u64 = jobs(&place)
+        .iter()
+        .map(|job| job["failures"].as_u64().unwrap())
+        .sum();
+    assert_eq!(failures, 0);
+    serving.signal(Signal::TERM);
+    assert_eq!(serving.0.wait().unwrap().code(), Some(0));
+}
+
+/// A job whose host does not answer is tried again until it does; one that is refused is not.
+#[test]
+fn failed_jobs_are_tried_again() {
+    let place = Place::new();
+    let token = place.make_token();
+    std::fs::write(place.path("data"), bytes(50_000, 3)).unwrap();
+    let mut agent = place.agent(place.dir.path());
+    let source = agent.at(place.path("data"));
+    let port = agent.port;
+    agent.kill();
+    let _serving = Serving::start(&place, &[]);
+    let token = token.to_str().unwrap();
+    let id = hand_over(&place, &["--token-file", token, &source, "copy"]);
+    let refused = hand_over(&place, &["missing", "other"]);
+    wait_for("a failed run", || {
+        (job(&place, id)["failures"] == 1).then_some(())
+    });
+    let waiting = job(&place, id);
+    assert_eq!(state(&waiting), "waiting", "{waiting:#}");
+    let reason = waiting["reason"].as_str().unwrap();
+    assert!(reason.contains("127.0.0.1"), "{reason}");
+    let ran = place.run(&["queue", "--wait", "--json", &refused.to_string()]);
+    let ended = listed(&ran.assert_status(1)).remove(0);
+    assert_eq!(
+        (state(&ended), &ended["failures"]),
+        ("failed", &1.into()),
+        "{ended:#}"
+    );
+    let mut command = place.command();
+    let root = format!("{}:rw", place.dir.path().display());
+    let listen = format!("127.0.0.1:{port}");
+    command.args([
+        "agent",
+        "--while-stdin",
+        "--listen",
+        &listen,
+        "--root",
+        &root,
+    ]);
+    let _agent = common::start_agent(command);
+    place
+        .run(&["queue", "--wait", &id.to_string()])
+        .assert_status(0);
+    assert_eq!(std::fs::read(place.path("copy")).unwrap(), bytes(50_000, 3));
+}
+
+/// The common limit holds up a job that would take minutes under it, until it is removed; waiting and running jobs are cancelled, and
+/// a signal stops what runs, which the next master ends.
+#[test]
+fn jobs_are_limited_and_cancelled() {
+    let place = Place::new();
+    std::fs::write(place.path("data"), bytes(20 << 20, 5)).unwrap();
+    let serving = Serving::start(&place, &["--at-once", "2", "--limit", "128kB/s"]);
+    for to in ["a", "b", "c"] {
+        hand_over(&place, &["data", to]);
+    }
+    let urgent = hand_over(&place, &["--priority", "7", "data", "d"]);
+    let is_running = |id: u64| {
+        let job = job(&place, id);
+        job["process"].is_u64().then_some(())
+    };
+    wait_for("two runs", || is_running(1).and(is_running(2)));
+    assert_eq!(state(&job(&place, 3)), "waiting");
+    place.run(&["queue", "--cancel", "1", "3"]).assert_status(0);
+    wait_for("the urgent job", || is_running(urgent));
+    wait_for("the end of the first", || {
+        (state(&job(&place, 1)) == "cancelled").then_some(())
+    });
+    assert_eq!(state(&job(&place, 3)), "cancelled");
+    place
+        .run(&["queue", "--cancel", "1"])
+        .assert_status(1)
+        .assert_says("job 1 has ended");
+    serving.signal(Signal::INT);
+    let mut serving = serving;
+    assert_eq!(serving.0.wait().unwrap().code(), Some(0));
+    let _serving = Serving::start(&place, &["--limit", "256kB/s"]);
+    wait_for("the same two runs", || {
+        is_running(2).and(is_running(urgent))
+    });
+    place.run(&["queue", "--limit", "none"]).assert_status(0);
+    place.run(&["queue", "--wait"]).assert_status(0);
+    for copy in ["b", "d"] {
+        assert!(std::fs::read(place.path(copy)).unwrap() == bytes(20 << 20, 5));
+    }
+    assert!(!place.path("c").exists());
+}
