@@ -108,6 +108,13 @@ fn each_copy_is_listed() {
 /// Of a shared copy one receiver lists; where it cannot, or is lost, the next one does, and what it listed counts for nothing.
 #[test]
 fn one_receiver_lists_a_shared_copy() {
+    let mut c = opened(Destinations::Shared);
+    actions(&mut c);
+    say(&mut c, 1, listing());
+    let told = say(&mut c, 1, present(true));
+    assert_eq!(outcome(&told), Some(Outcome::Done));
+    assert!(!is_asked(&told, 2));
+    assert_eq!(c.wanted_bytes(), 60);
     for is_lost in [false, true] {
         let mut c = opened(Destinations::Shared);
         assert!(is_asked(&actions(&mut c), 1));
