@@ -238,16 +238,24 @@ impl Receiver {
                 lane.queue.pop_front();
                 lane.landed += unit.len();
                 self.carried.bytes += unit.len() as f64;
-                let hash = self.sink.as_mut().and_then(|sink| {
+                let mut sent = None;
+                if let Some(sink) = &self.sink {
                     let mark = around.sent_mark(sink, lane.sender, unit);
                     let (fetch, writer) = (self.machine.fetch_mut(), Node::writer(*id));
                     if fetch.begin_write(writer, unit) {
                         sink.write(around.disk(), unit, mark);
                         fetch.end_write(writer, unit);
                     }
-                    hashes.then(|| sink.digest(unit, mark))
-                });
-                if self.machine.handle_unit(*id, grant, hash, now).is_first {
+                    sent = Some(mark).filter(|_| hashes);
+                }
+                let sink = self.sink.as_ref();
+                let hash = sent.zip(sink).map(|(mark, sink)| sink.digest(unit, mark));
+                let arrival = self.machine.handle_unit(*id, grant, hash, now);
+                if let (Some((mark, sink)), true) = (sent.zip(sink), arrival.rereads) {
+                    let is_right = sink.has_mark(around.disk(), unit, mark);
+                    self.machine.fetch_mut().handle_reread(unit, is_right);
+                }
+                if arrival.is_first {
                     let again = self.delivered.clipped(unit);
                     assert!(again.is_empty(), "node {} has {unit} twice", self.node);
                     self.delivered.insert(unit);

@@ -64,7 +64,10 @@ fn run(seed: u64, seen: &mut Seen) {
         known.extend(files.iter().cloned());
         let before = disks.clone();
         let ended = scenario.run_on(&mut disks);
-        let what = format!("transfer {at}: {:?} {:?}", ended.outcome, ended.error);
+        let what = format!(
+            "transfer {at}: {:?} {:?} after {} s, {:?}",
+            ended.outcome, ended.error, ended.seconds, scenario.script
+        );
         seen.transfers += 1;
         seen.masters_lost += u64::from(ended.is_master_dead);
         assert!(

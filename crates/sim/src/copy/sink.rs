@@ -191,6 +191,16 @@ impl Sink {
         );
     }
 
+    /// Whether bytes of the data space are marked so in its file.
+    pub fn has_mark(&self, disk: &Disk, range: Range, mark: Mark) -> bool {
+        self.layout.locate(range.start).is_some_and(|piece| {
+            let start = piece.object_offset;
+            let inode = disk.inode(&self.staged_name(piece.object)).unwrap_or(0);
+            let own = Range::new(start, start + range.len());
+            disk.marked(inode, mark).contains_range(own)
+        })
+    }
+
     /// Appends what a sync has made safe; then [`Sink::sync_record`].
     pub fn record(&mut self, disk: &mut Disk, settled: &Settled) {
         let safe = self.layout.ranges().intersection(&settled.bytes);
