@@ -56,7 +56,7 @@ pub(crate) struct CopyArgs {
     filter: FilterArgs,
 
     #[command(flatten)]
-    tree: TreeArgs,
+    pub tree: TreeArgs,
 
     #[command(flatten)]
     checksums: ChecksumArgs,

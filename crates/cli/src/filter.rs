@@ -10,6 +10,8 @@ use clap::{ArgMatches, Args, Command, FromArgMatches};
 use ropewalk_master::request::FilterRule;
 use ropewalk_store::Filter;
 
+use crate::job;
+
 /// The options by themselves; their order is in the matches.
 #[derive(Args, Clone, Debug)]
 struct Options {
@@ -132,6 +134,11 @@ impl FilterArgs {
 pub(crate) fn read(path: &Path) -> std::io::Result<Vec<u8>> {
     if path.as_os_str() != "-" {
         return std::fs::read(path);
+    }
+    if matches!(job::as_job(), Ok(Some(_))) {
+        return Err(std::io::Error::other(
+            "the standard input of a command that was handed over with --detach is not kept; name a file",
+        ));
     }
     let mut bytes = Vec::new();
     std::io::stdin().lock().read_to_end(&mut bytes)?;

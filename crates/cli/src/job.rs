@@ -24,7 +24,7 @@ const LOCK_PAUSE: Duration = Duration::from_millis(50);
 /// What a run is given.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Given {
-    /// The job's file: the lock, and the specification where it has one.
+    /// The job's file: the lock, and what was kept of the command's input.
     pub file: PathBuf,
     /// Its share of the common limit, in bytes per second.
     pub limit: Option<u64>,
@@ -75,9 +75,14 @@ impl Job {
         Ok(Self { given, _file: file })
     }
 
-    /// The specification.
-    pub(crate) fn specification(&self) -> &Path {
+    /// The file with what was kept of the command's input.
+    pub(crate) fn file(&self) -> &Path {
         &self.given.file
+    }
+
+    /// What was kept of the command's input: the specification, or the list of --files-from.
+    pub(crate) fn input(&self) -> std::io::Result<Vec<u8>> {
+        std::fs::read(&self.given.file)
     }
 
     /// The lower of a limit and this job's share.

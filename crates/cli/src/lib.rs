@@ -135,7 +135,8 @@ pub fn main() -> ExitCode {
             true => detach(args.asked(), &args.output, |asked| {
                 let (from, to) = args.written();
                 let (label, json) = (args.label.clone(), args.output.json);
-                serve::submit(asked, args.detach.priority, from, to, label, None, json)
+                let input = args.tree.list();
+                serve::submit(asked, args.detach.priority, from, to, label, input, json)
             }),
             false => start(args.asked(), &args.output),
         },
@@ -153,7 +154,15 @@ pub fn main() -> ExitCode {
                     detach(asked, &args.output, |asked| {
                         let (none, json) = (Vec::new, args.output.json);
                         let priority = args.detach.priority;
-                        serve::submit(asked, priority, none(), none(), None, Some(text), json)
+                        serve::submit(
+                            asked,
+                            priority,
+                            none(),
+                            none(),
+                            None,
+                            Some(text.into_bytes()),
+                            json,
+                        )
                     })
                 }
                 (request, _) => start(

@@ -166,7 +166,7 @@ impl TransferArgs {
     /// The specification. A job has the one that was handed over: the file may have changed since.
     pub(crate) fn text(&self) -> Result<String> {
         match job::as_job()? {
-            Some(job) => read_text(job.specification()),
+            Some(job) => read_text(job.file()),
             None => read_text(&self.spec),
         }
     }

@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, bail};
 use clap::Args;
 use ropewalk_master::request::{FileList, NodeRequest, Object, Options, Same, Stays};
 
-use crate::filter;
+use crate::{filter, job};
 
 /// What is done to the tree at the destination.
 #[derive(Args, Clone, Debug)]
@@ -137,9 +137,23 @@ impl TreeArgs {
         Ok(())
     }
 
+    /// The names that were read, each with a byte 0 behind it.
+    pub(crate) fn list(&self) -> Option<Vec<u8>> {
+        let end = |name: &Vec<u8>| [name.as_slice(), &[0]].concat();
+        let names = self.read.get()?.iter();
+        Some(names.flat_map(end).collect())
+    }
+
     fn names(&self, path: &Path) -> Result<Vec<Vec<u8>>> {
         if let Some(names) = self.read.get() {
             return Ok(names.clone());
+        }
+        if let Some(job) = job::as_job()? {
+            // As it was when the job was handed over.
+            let kept = job
+                .input()
+                .context("cannot read the job's names of files")?;
+            return Ok(split(&kept, true));
         }
         let bytes = filter::read(path)
             .with_context(|| format!("cannot read names of files from {}", path.display()))?;

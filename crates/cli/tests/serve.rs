@@ -111,7 +111,14 @@ fn jobs_are_handed_over_and_done() {
         .assert_status(0)
         .assert_says("job 2");
     std::fs::remove_file(place.path("spec")).unwrap();
-    let ran = place.run(&["queue", "--wait", "--json", "1", "2"]);
+    std::fs::write(place.path("list"), "none\n# no name\nsub/f1\n").unwrap();
+    hand_over(&place, &["--files-from", "list", "tree", "part"]);
+    std::fs::remove_file(place.path("list")).unwrap();
+    place
+        .run(&["copy", "--detach", "--dry-run", "tree", "copy"])
+        .assert_status(2)
+        .assert_says("--dry-run answers at once");
+    let ran = place.run(&["queue", "--wait", "--json", "1", "2", "3"]);
     let ended = listed(&ran.assert_status(0));
     assert!(ended.iter().all(|job| state(job) == "done"), "{ended:#?}");
     assert_same_tree(&place.path("tree"), &place.path("copy"));
@@ -119,6 +126,8 @@ fn jobs_are_handed_over_and_done() {
         std::fs::read(place.path("file")).unwrap(),
         bytes(100_000, 1)
     );
+    assert!(place.path("part/sub/f1").exists() && place.path("part/none").exists());
+    assert!(!place.path("part/big").exists());
     let text = place.run(&["queue"]).assert_status(0).out();
     let ends = format!(
         "{} -> {}  (nightly)",

@@ -1,7 +1,7 @@
 //! Runs of jobs: processes of this program that end with their standard input (`job` is their side of it).
 //!
 //! A process holds a lock on the job's file while it lives, so a run that a killed master has left behind ends before the next one
-//! begins. The file holds the specification, where the job has one. Standard input has lines `limit BYTES` and `limit none`.
+//! begins. The file holds what was kept of the command's input. Standard input has lines `limit BYTES` and `limit none`.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -273,13 +273,11 @@ fn start(task: &Task, given: &Given) -> Result<Child> {
 }
 
 /// Writes the job's file; a run that is left keeps its lock on the same file.
-fn write_file(path: &Path, text: Option<&str>) -> std::io::Result<()> {
+fn write_file(path: &Path, text: Option<&[u8]>) -> std::io::Result<()> {
     use std::os::unix::fs::OpenOptionsExt as _;
     let mut options = File::options();
     let options = options.write(true).create(true).truncate(true).mode(0o600);
-    options
-        .open(path)?
-        .write_all(text.unwrap_or_default().as_bytes())
+    options.open(path)?.write_all(text.unwrap_or_default())
 }
 
 #[cfg(test)]

@@ -31,14 +31,14 @@ const KEPT_BEGINNINGS: [&str; 3] = ["XDG_", "LC_", "ROPEWALK_"];
 /// Hands a command of this process over.
 ///
 /// * `from`: sources as people write them; `to`: destinations; both only where `asked` is not known in full.
-/// * `input`: the specification.
+/// * `input`: the specification, or the list of --files-from.
 pub(crate) fn submit(
     asked: &Asked<'_>,
     priority: i32,
     from: Vec<String>,
     to: Vec<String>,
     label: Option<String>,
-    input: Option<String>,
+    input: Option<Vec<u8>>,
     json: bool,
 ) -> Result<ExitCode> {
     if let Asked::Transfer(request) = asked

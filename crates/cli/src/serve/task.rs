@@ -12,8 +12,8 @@ pub(crate) struct Task {
     pub folder: Vec<u8>,
     /// Variables of the environment.
     pub environment: Vec<(String, Vec<u8>)>,
-    /// What its standard input holds: the specification.
-    pub input: Option<String>,
+    /// The specification, or the list of --files-from.
+    pub input: Option<Vec<u8>>,
     /// As given.
     pub label: Option<String>,
     /// Sources as people write them.
