@@ -207,6 +207,8 @@ impl SinkSet {
             all.not_removed
                 .extend(failed.map(|(path, reason)| control::NotRemoved { path, reason }));
             all.not_removed_more += landed.removed.failed_more;
+            all.not_listed.extend(landed.not_listed);
+            all.not_listed_more += landed.not_listed_more;
         }
         all
     }

@@ -194,3 +194,76 @@ fn lists_in_wrong_places_are_refused() {
     );
     assert_eq!(there(&place), before);
 }
+
+/// Files that cannot be listed are left out of the list and named, and the copy is complete: what is no regular file there, what cannot be
+/// read, what is not there.
+#[test]
+fn what_cannot_be_listed_is_left_out_and_named() {
+    let place = Place::new();
+    std::fs::create_dir(place.path("set")).unwrap();
+    for name in ["closed", "folder", "fresh", "link", "pipe"] {
+        std::fs::write(place.path("set").join(name), name).unwrap();
+    }
+    let copy = place.path("copy");
+    std::fs::create_dir_all(copy.join("folder")).unwrap();
+    std::os::unix::fs::symlink("fresh", copy.join("link")).unwrap();
+    let made = Command::new("mkfifo").arg(copy.join("pipe")).status();
+    assert!(made.unwrap().success());
+    std::fs::write(copy.join("closed"), "of another").unwrap();
+    let closed = std::os::unix::fs::PermissionsExt::from_mode(0o000);
+    std::fs::set_permissions(copy.join("closed"), closed).unwrap();
+    let Some(mut command) = place.command_without_rights() else {
+        return;
+    };
+    let args = ["--ignore-existing", "--manifest", "sums", "set", "copy"];
+    command.args(["copy", "--json"]).args(args);
+    let report = common::Ran(command.output().unwrap())
+        .assert_status(3)
+        .report();
+    // Reading a pipe would not end.
+    let sums = std::fs::read_to_string(place.path("sums")).unwrap();
+    assert!(!sums.contains("pipe"), "{sums}");
+    assert_eq!(check(&place.path("sums"), place.dir.path()), ["copy/fresh"]);
+    assert_eq!(report["destinations"][0]["complete"], true, "{report}");
+    let error = report["error"].as_str().unwrap();
+    assert!(error.starts_with("the copy is complete, but "), "{error}");
+    assert!(error.ends_with(" (and 3 more, see the notes)"), "{error}");
+    let notes = report["notes"].as_array().unwrap();
+    let notes: Vec<&str> = notes.iter().filter_map(|note| note.as_str()).collect();
+    for name in ["closed", "folder", "link", "pipe"] {
+        let path = copy.join(name);
+        let path = path.to_str().unwrap();
+        let is_named =
+            |note: &&&str| note.contains("not in the list of checksums") && note.contains(path);
+        assert_eq!(
+            notes.iter().filter(is_named).count(),
+            1,
+            "{name}: {notes:?}"
+        );
+    }
+}
+
+/// A copy is complete though its list cannot be written.
+#[test]
+fn a_list_that_cannot_be_written_leaves_the_copy_complete() {
+    let place = Place::new();
+    make_set(&place.path("set"));
+    let lists = place.path("lists");
+    std::fs::create_dir(&lists).unwrap();
+    let closed = std::os::unix::fs::PermissionsExt::from_mode(0o555);
+    std::fs::set_permissions(&lists, closed).unwrap();
+    let Some(mut command) = place.command_without_rights() else {
+        return;
+    };
+    command.args(["copy", "--manifest", "lists/sums", "set", "copy"]);
+    let ran = common::Ran(command.output().unwrap())
+        .assert_status(3)
+        .assert_says("the copy is complete, but ")
+        .assert_says("no list of checksums: cannot create ");
+    assert!(!ran.err().contains("removed"), "{}", ran.err());
+    assert!(!lists.join("sums").exists());
+    assert_eq!(
+        std::fs::read(place.path("copy/zeros")).unwrap().len(),
+        3 << 20
+    );
+}

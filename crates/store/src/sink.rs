@@ -182,6 +182,10 @@ pub struct Landed {
     pub passed_files: u64,
     /// What no source has and was removed.
     pub removed: Removed,
+    /// Why a list of checksums lacks a file or could not be written, each with the path; the first ones.
+    pub not_listed: Vec<String>,
+    /// How many more there are.
+    pub not_listed_more: u64,
 }
 
 /// What no source has, and was removed.

@@ -1058,6 +1058,11 @@ pub struct Landed {
     pub not_removed: ::prost::alloc::vec::Vec<NotRemoved>,
     #[prost(uint64, tag = "53")]
     pub not_removed_more: u64,
+    /// why a list of checksums lacks a file or is not there, with the path; a few at most
+    #[prost(string, repeated, tag = "55")]
+    pub not_listed: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    #[prost(uint64, tag = "56")]
+    pub not_listed_more: u64,
 }
 /// Something that no source has and could not be removed.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

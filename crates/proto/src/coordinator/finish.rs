@@ -244,6 +244,7 @@ impl Coordinator {
         if self.ending.is_cancelled {
             return self.end_cancelled();
         }
+        self.note_not_listed();
         let missing = !self.missing().is_empty();
         let (outcome, error) = match (&self.ending.failure, missing) {
             (Some(failure), _) if self.is_refused() => {
@@ -258,7 +259,8 @@ impl Coordinator {
             (None, false) => {
                 let left_out = self.left_out_error().map(|text| (ErrorKind::Missing, text));
                 let not_removed = || Some((ErrorKind::Node, self.not_removed_error()?));
-                match left_out.or_else(not_removed) {
+                let not_listed = || Some((ErrorKind::Node, self.not_listed_error()?));
+                match left_out.or_else(not_removed).or_else(not_listed) {
                     Some((kind, text)) => {
                         self.fail(kind, text.clone());
                         (Outcome::Partial, Some(text))

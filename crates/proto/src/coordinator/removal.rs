@@ -1,4 +1,5 @@
-//! Whether copies remove what no source has, and what of that they could not.
+//! What complete copies could not do besides: whether they remove what no source has, what of that they could not, and what their
+//! lists of checksums lack.
 
 use super::Coordinator;
 use crate::report::NotRemovedReport;
@@ -57,5 +58,48 @@ impl Coordinator {
         Some(format!(
             "the copy is complete, but {node}: {file} was not removed: {reason}{rest}"
         ))
+    }
+
+    /// Why lists of checksums lack something, each with its node, and how many more there are.
+    fn not_listed(&self) -> (Vec<String>, u64) {
+        let (mut named, mut more) = (Vec::new(), 0);
+        for node in &self.nodes {
+            let Some(landed) = node.landed() else {
+                continue;
+            };
+            let name = &node.setup.name;
+            named.extend(
+                landed
+                    .not_listed
+                    .iter()
+                    .map(|text| format!("{name}: {text}")),
+            );
+            more += landed.not_listed_more;
+        }
+        more += named.len().saturating_sub(NAMED_MAX) as u64;
+        named.truncate(NAMED_MAX);
+        (named, more)
+    }
+
+    /// Said at the end.
+    pub(super) fn note_not_listed(&mut self) {
+        let (named, more) = self.not_listed();
+        for text in named {
+            self.note(text);
+        }
+        if more > 0 {
+            self.note(format!("lists of checksums lack {more} more files"));
+        }
+    }
+
+    /// The error of copies that are complete, and their lists of checksums are not.
+    pub(super) fn not_listed_error(&self) -> Option<String> {
+        let (named, more) = self.not_listed();
+        let first = named.first()?;
+        let rest = match named.len() as u64 - 1 + more {
+            0 => String::new(),
+            rest => format!(" (and {rest} more, see the notes)"),
+        };
+        Some(format!("the copy is complete, but {first}{rest}"))
     }
 }

@@ -87,7 +87,8 @@ impl Sink for TreeSink {
         self.staging.close();
         *ended = true;
         drop(ended);
-        self.staging.target.list_checksums()
+        self.staging.target.list_checksums();
+        Ok(())
     }
 
     fn commit_whole_files(&self, missing: &RangeSet) -> Result<bool, StoreError> {

@@ -10,10 +10,10 @@
 use std::fs::File;
 use std::io::Write as _;
 use std::os::fd::AsFd as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{FileType, Mode, OFlags};
 
 use super::{Tree, TreeSink};
 use crate::appended::AppendedFile;
@@ -23,10 +23,16 @@ use crate::manifest::{Entry, EntryKind};
 use crate::open_files::lock;
 use crate::sys;
 
+/// Reasons that are given for files that the list lacks.
+const NOT_LISTED_MAX: usize = 100;
+
 impl TreeSink {
     /// Has the commit of the complete copy write the checksums of its files, those that were there before among them, to a file.
     ///
     /// * `path`: resolved (as [`crate::Roots`] returns it), not in DEST. A file there is replaced.
+    ///
+    /// What cannot be read, is no regular file, or keeps the list from being written does not fail the commit:
+    /// [`Landed::not_listed`](crate::Landed::not_listed) has it.
     ///
     /// Cost: every file of the copy is read once more, eight at a time.
     pub fn write_checksums(&self, path: PathBuf) {
@@ -35,10 +41,10 @@ impl TreeSink {
 }
 
 impl Tree {
-    /// Writes the list, if one was asked for. All files have their names.
-    pub(super) fn list_checksums(&self) -> Result<(), StoreError> {
+    /// Writes the list, if one was asked for, and notes what it lacks. All files have their names.
+    pub(super) fn list_checksums(&self) {
         let Some(path) = self.checksums.get() else {
-            return Ok(());
+            return;
         };
         let is_file = |entry: &&Entry| {
             matches!(
@@ -52,14 +58,35 @@ impl Tree {
             .filter(is_file)
             .collect();
         let lines = Mutex::new(Vec::with_capacity(files.len()));
-        durable::for_each(&files, |entry| {
-            let line = line(&self.below_parent(entry), &self.checksum(entry)?);
-            lock(&lines).push((&entry.path, line));
+        let lacking = Mutex::new(Vec::new());
+        let listed = durable::for_each(&files, |entry| {
+            match self.checksum(entry) {
+                Ok(hash) => {
+                    let line = line(&self.below_parent(entry), &hash);
+                    lock(&lines).push((&entry.path, line));
+                }
+                Err(reason) => lock(&lacking).push((&entry.path, reason)),
+            }
             Ok(())
-        })?;
+        });
         let mut lines = std::mem::take(&mut *lock(&lines));
         lines.sort_unstable();
         let text: String = lines.into_iter().map(|(_, line)| line).collect();
+        let written = listed.and_then(|()| self.write_list(path, &text));
+        let mut lacking = std::mem::take(&mut *lock(&lacking));
+        lacking.sort_unstable();
+        let lacking = lacking.into_iter();
+        let lacking = lacking.map(|(_, reason)| format!("not in the list of checksums: {reason}"));
+        let unwritten = written.err();
+        let unwritten = unwritten.map(|error| format!("no list of checksums: {error}"));
+        let mut reasons: Vec<String> = unwritten.into_iter().chain(lacking).collect();
+        let mut landed = lock(&self.landed);
+        landed.not_listed_more = reasons.len().saturating_sub(NOT_LISTED_MAX) as u64;
+        reasons.truncate(NOT_LISTED_MAX);
+        landed.not_listed = reasons;
+    }
+
+    fn write_list(&self, path: &Path, text: &str) -> Result<(), StoreError> {
         let (list, mut file) = AppendedFile::create(path, &self.id)?;
         file.write_all(text.as_bytes())
             .and_then(|()| file.sync_all())
@@ -75,16 +102,23 @@ impl Tree {
         }
     }
 
-    fn checksum(&self, entry: &Entry) -> Result<blake3::Hash, StoreError> {
+    /// In words when there is none.
+    fn checksum(&self, entry: &Entry) -> Result<blake3::Hash, String> {
         let path = self.final_path(entry);
-        let flags = OFlags::RDONLY | OFlags::NONBLOCK;
+        let failed = |errno| StoreError::from_errno(Operation::Open, &path, errno).to_string();
+        // A pipe without a writer does not hold the open up, nor does a device become this process's terminal.
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
         let below = self.below_parent(entry);
-        let opened = sys::open_beneath(self.parent.as_fd(), &below, flags, Mode::empty())
-            .map_err(|errno| StoreError::from_errno(Operation::Open, &path, errno))?;
+        let opened = sys::open_beneath(self.parent.as_fd(), &below, flags, Mode::empty());
+        let opened = opened.map_err(failed)?;
+        let stat = rustix::fs::fstat(&opened).map_err(failed)?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+            return Err(format!("{path:?} is no regular file"));
+        }
         let mut hasher = blake3::Hasher::new();
         hasher
             .update_reader(File::from(opened))
-            .map_err(|error| StoreError::from_io(Operation::Read, &path, &error))?;
+            .map_err(|error| StoreError::from_io(Operation::Read, &path, &error).to_string())?;
         Ok(hasher.finalize())
     }
 }
