@@ -61,6 +61,8 @@ pub(crate) enum OpenSink {
         make_folder: bool,
         /// Where the checksums of the copy are written.
         checksums: Option<PathBuf>,
+        /// Sources of this host, resolved.
+        sources: Vec<PathBuf>,
         /// The folder that stands there, before any node of the transfer changes it.
         stood: Option<Standing>,
     },
@@ -312,21 +314,27 @@ fn outside_sources(
     sources: &[control::Beside],
     deletes: bool,
 ) -> Result<(), AgentError> {
+    let place = |source: &control::Beside| match source.name.is_empty() {
+        true => path.to_owned(),
+        false => path.join(path_of(&source.name)),
+    };
     for source in sources {
         let named = path_of(&source.path);
         let Ok(resolved) = std::fs::canonicalize(named) else {
             continue;
         };
-        let copy = match source.name.is_empty() {
-            true => path.to_owned(),
-            false => path.join(path_of(&source.name)),
-        };
+        let copy = place(source);
+        // What is removed of another source's copy could be this source.
+        let holds = |other: &control::Beside| resolved.starts_with(place(other));
         let what = match copy.starts_with(&resolved) {
             true if copy == resolved => "would take the place of its own source",
             true => "would lie in its own source",
             // What is removed could be the source.
             false if deletes && resolved.starts_with(&copy) => {
                 "would, with --delete, hold its own source"
+            }
+            false if deletes && sources.iter().any(holds) => {
+                "would, with --delete, lie beside a copy that holds its own source"
             }
             false => continue,
         };
@@ -414,7 +422,11 @@ fn sink(
                 true => None,
                 false => Some(checksums(request, &path, roots)?),
             };
+            let sources = request.sources.iter();
+            let sources =
+                sources.filter_map(|source| std::fs::canonicalize(path_of(&source.path)).ok());
             Ok(OpenSink::Tree {
+                sources: sources.collect(),
                 checksums,
                 stood: Standing::at(&path),
                 path,

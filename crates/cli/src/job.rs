@@ -4,16 +4,22 @@ use std::fs::File;
 use std::io::BufRead as _;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use ropewalk_master::{Cancel, Members};
 use ropewalk_model::ByteRate;
+use ropewalk_proto::codes::EXIT_INTERRUPTED;
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
 /// The variable by which a process learns that it runs a job.
 pub(crate) const JOB: &str = "ROPEWALK_JOB";
+
+/// Exit status of a run that a signal or the end of its master has stopped: `serve` runs the job again. One whose transfer was cancelled
+/// by name ends as commands do.
+pub(crate) const EXIT_STOPPED: u8 = 75;
 
 /// How long a run waits for the one before to end: a commit of many files takes this long at most.
 const LOCK_PATIENCE: Duration = Duration::from_secs(300);
@@ -42,15 +48,32 @@ pub(crate) struct Job {
 /// # Errors
 /// When the variable is not a job's, or the earlier run goes on for minutes.
 pub(crate) fn as_job() -> Result<Option<&'static Job>> {
-    static OWN: OnceLock<Option<Job>> = OnceLock::new();
-    if OWN.get().is_none() {
-        let job = match std::env::var(JOB) {
-            Ok(text) => Some(Job::take(&text)?),
-            Err(_) => None,
-        };
-        let _ = OWN.set(job);
+    static OWN: OnceLock<Result<Option<Job>, String>> = OnceLock::new();
+    let take = || match std::env::var(JOB) {
+        Ok(text) => Job::take(&text)
+            .map(Some)
+            .map_err(|error| format!("{error:#}")),
+        Err(_) => Ok(None),
+    };
+    match OWN.get_or_init(take) {
+        Ok(job) => Ok(job.as_ref()),
+        Err(error) => bail!("{error}"),
     }
-    Ok(OWN.get().and_then(Option::as_ref))
+}
+
+static IS_STOPPED: AtomicBool = AtomicBool::new(false);
+
+/// A signal or the end of its master stops this process.
+pub(crate) fn stop() {
+    IS_STOPPED.store(true, Ordering::Relaxed);
+}
+
+/// The exit status of an interrupted command: of a job that was stopped, [`EXIT_STOPPED`].
+pub(crate) fn interrupted() -> u8 {
+    match IS_STOPPED.load(Ordering::Relaxed) && matches!(as_job(), Ok(Some(_))) {
+        true => EXIT_STOPPED,
+        false => EXIT_INTERRUPTED,
+    }
 }
 
 impl Job {
@@ -101,6 +124,7 @@ impl Job {
                 // It has ended, or bytes do not move yet: the next line follows within a second of a change.
                 let _ = members.limit(least.map(ByteRate));
             }
+            stop();
             cancel.cancel();
         };
         let _ = std::thread::Builder::new().name("job".into()).spawn(listen);

@@ -43,7 +43,10 @@ pub(crate) fn run(asked: Asked, output: &OutputArgs) -> Result<ExitCode> {
     let (report, shown) = runtime.block_on(carry_out(asked, output, &mut printer))?;
     // Whatever a broken disk or name server still holds must not hold the command.
     runtime.shutdown_background();
-    let status = report.outcome.exit_status();
+    let status = match report.outcome.exit_status() {
+        EXIT_INTERRUPTED => job::interrupted(),
+        status => status,
+    };
     match output.json {
         true => printer.print(&Event::Ended {
             report: Box::new(report),
@@ -180,7 +183,7 @@ pub(crate) async fn carry_out(
         if signalled {
             if signals > 0 {
                 drop(desk);
-                std::process::exit(EXIT_INTERRUPTED.into());
+                std::process::exit(job::interrupted().into());
             }
             stop(&mut signals, &mut progress, &cancel);
         }
@@ -195,8 +198,9 @@ pub(crate) async fn carry_out(
 /// input.
 fn stop(signals: &mut u32, progress: &mut Progress, cancel: &Cancel) {
     *signals += 1;
+    job::stop();
     if *signals > 1 {
-        std::process::exit(EXIT_INTERRUPTED.into());
+        std::process::exit(job::interrupted().into());
     }
     progress.note("stopping; press Ctrl-C again to quit at once");
     cancel.cancel();

@@ -34,6 +34,9 @@ pub(crate) use self::submit::submit;
 /// How often shares are dealt and pauses looked at.
 const TICK: Duration = Duration::from_secs(1);
 
+/// Visitors that wait for jobs to end; each takes a descriptor.
+const WAITING_MAX: usize = 256;
+
 /// Ended jobs that are remembered.
 const HISTORY: usize = 10_000;
 
@@ -191,6 +194,8 @@ impl Server {
                 Err(RecvTimeoutError::Timeout) => {
                     due = Instant::now() + TICK;
                     self.queue.tick(sys::now_unix());
+                    self.runner.send_shares();
+                    self.waiters.retain(|(_, visitor)| !door::has_gone(visitor));
                 }
                 // The runner holds a sender.
                 Err(RecvTimeoutError::Disconnected) => return Ok(()),
@@ -213,6 +218,9 @@ impl Server {
                 }
                 self.runner.forget(id);
                 self.queue.ended(id, ran, sys::now_unix());
+                if self.queue.job(id).is_none_or(|job| job.state.is_ended()) {
+                    self.runner.remove_file(id);
+                }
             }
             Input::Stop => {}
         }
@@ -284,6 +292,9 @@ impl Server {
                 self.queue.set_limit(rate);
                 Answer::Done
             }
+            Question::Wait { .. } if self.waiters.len() >= WAITING_MAX => Answer::Refused {
+                error: format!("{WAITING_MAX} others wait already"),
+            },
             Question::Wait { job } => match self.queue.job(job) {
                 Some(_) => {
                     self.waiters.push((job, visitor));

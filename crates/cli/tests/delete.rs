@@ -241,3 +241,35 @@ fn an_interrupted_copy_removes_nothing() {
         assert_same(&place.path("set"), &place.path("copy"));
     }
 }
+
+/// A source that lies in what another source's copy would lose, and a destination inside another one, are refused before anything is
+/// removed.
+#[test]
+fn sources_and_destinations_inside_a_destination_are_refused() {
+    let place = Place::new();
+    let write = |path: &str, text: &str| {
+        let path = place.path(path);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    };
+    write("d/a/src/f", "precious");
+    write("d/a/list", "precious");
+    write("x/a/y", "y");
+    for args in [
+        &["--exclude", "/src/f", "d/a/src", "x/a", "d/"][..],
+        &["d/a/list", "x/a", "d/"],
+    ] {
+        place
+            .run(&[&["copy", "--delete"], args].concat())
+            .assert_status(4)
+            .assert_says("its own source");
+    }
+    write("d/sub/old", "old");
+    place
+        .run(&["copy", "--delete", "x/", "d", "--also-to", "d/sub"])
+        .assert_status(4)
+        .assert_says("--delete would remove it there");
+    for path in ["d/a/src/f", "d/a/list", "d/sub/old"] {
+        assert!(place.path(path).exists(), "{path}");
+    }
+}

@@ -139,8 +139,9 @@ fn jobs_are_handed_over_and_done() {
     assert_eq!(tree, 1);
     // Nothing is left but the database.
     let left = std::fs::read_dir(place.path("state/ropewalk/queue")).unwrap();
-    let left: Vec<_> = left.map(|entry| entry.unwrap().file_name()).collect();
-    assert_eq!(left, ["queue.redb"]);
+    let mut left: Vec<_> = left.map(|entry| entry.unwrap().file_name()).collect();
+    left.sort();
+    assert_eq!(left, ["queue.redb", "serve.socket"]);
     place
         .run(&["serve"])
         .assert_status(1)
@@ -293,4 +294,46 @@ fn jobs_are_limited_and_cancelled() {
         assert!(std::fs::read(place.path(copy)).unwrap() == bytes(20 << 20, 5));
     }
     assert!(!place.path("c").exists());
+}
+
+/// A signal that reaches a run before the master, or a Ctrl-C for both, cancels no job; `ropewalk cancel` does. A run that does not read
+/// holds up neither the master nor, when that was killed, the lock of its job.
+#[test]
+fn stopped_runs_go_on() {
+    let place = Place::new();
+    std::fs::write(place.path("data"), bytes(20 << 20, 5)).unwrap();
+    let serving = Serving::start(&place, &["--limit", "128kB/s"]);
+    for to in ["a", "b"] {
+        hand_over(&place, &["--label", to, "data", to]);
+    }
+    let process = |id: u64| {
+        let process = job(&place, id)["process"].as_u64()?;
+        Pid::from_raw(process as i32)
+    };
+    let first = wait_for("two runs", || process(1).zip(process(2))).0;
+    kill_process(first, Signal::TERM).unwrap();
+    let again = wait_for("the first job's next run", || {
+        process(1).filter(|process| *process != first)
+    });
+    assert_eq!(job(&place, 1)["failures"], 0);
+    let cancelled = || place.run(&["cancel", "b"]).status() == 0;
+    wait_for("a transfer to cancel", || cancelled().then_some(()));
+    wait_for("the second job's end", || {
+        (state(&job(&place, 2)) == "cancelled").then_some(())
+    });
+    // It neither ends nor reads.
+    kill_process(again, Signal::STOP).unwrap();
+    serving.kill();
+    let serving = Serving::start(&place, &[]);
+    let waiting = wait_for("a run that waits", || process(1));
+    assert_ne!(waiting, again);
+    serving.signal(Signal::TERM);
+    let mut serving = serving;
+    assert_eq!(serving.0.wait().unwrap().code(), Some(0));
+    let _serving = Serving::start(&place, &[]);
+    wait_for("a run that waits", || process(1));
+    assert!(!place.path("a").exists(), "the run before has not ended");
+    kill_process(again, Signal::KILL).unwrap();
+    place.run(&["queue", "--wait", "1"]).assert_status(0);
+    assert!(std::fs::read(place.path("a")).unwrap() == bytes(20 << 20, 5));
 }

@@ -1,5 +1,9 @@
 //! What a transfer begins with: whether its request can be carried out, and what the coordinator is given of it.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+
 use ropewalk_model::ByteRate;
 use ropewalk_proto::control;
 use ropewalk_proto::coordinator::{NodeSetup, Setup, SinkSetup, SourceSetup};
@@ -33,6 +37,10 @@ pub(crate) enum RequestError {
     #[error("no destination is named; name at least one")]
     NoDestination,
     #[error(
+        "{0} lies in {1}, and --delete would remove it there; copy to one after the other, without --delete for {1}"
+    )]
+    Nested(Object, Object),
+    #[error(
         "--lane mpi is for nodes that this command starts on this host, and {0} is not one; name its files without a host, or use another lane (ropewalk transfer: --start local)"
     )]
     NoRank(String),
@@ -61,8 +69,36 @@ pub(crate) fn check(request: &Request) -> Result<(), RequestError> {
     if !request.nodes.iter().any(|n| !n.sinks.is_empty()) {
         return Err(RequestError::NoDestination);
     }
+    if request.options.delete {
+        check_apart(&request.nodes)?;
+    }
     check_ranks(&request.nodes, request.options.lane)?;
     ropewalk_sched::by_name(&request.options.scheduler)?;
+    Ok(())
+}
+
+/// With --delete no destination lies in another one of its host, as they are written.
+fn check_apart(nodes: &[NodeRequest]) -> Result<(), RequestError> {
+    let of_node = |node: &'_ NodeRequest| -> Vec<(Reach, Object)> {
+        let objects = node.sinks.iter().map(|sink| sink.object.clone());
+        objects.map(|object| (node.reach.clone(), object)).collect()
+    };
+    let sinks: Vec<(Reach, Object)> = nodes.iter().flat_map(of_node).collect();
+    let path = |object: &Object| match object {
+        Object::Path(path) => Some(Path::new(OsStr::from_bytes(path)).to_owned()),
+        _ => None,
+    };
+    for (reach, inner) in &sinks {
+        let beside = sinks.iter().filter(|(other, _)| other.is_same_host(reach));
+        for (_, outer) in beside {
+            if let (Some(below), Some(above)) = (path(inner), path(outer))
+                && below != above
+                && below.starts_with(above)
+            {
+                return Err(RequestError::Nested(inner.clone(), outer.clone()));
+            }
+        }
+    }
     Ok(())
 }
 

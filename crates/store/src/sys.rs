@@ -58,10 +58,22 @@ pub(crate) fn open_on_mount(
     let name = OsStr::from_bytes(name);
     let opened = open_resolved(folder, name, flags, Mode::empty(), resolve)?;
     // Where the kernel lacks the call the flags count for nothing.
-    match fs::fstat(&opened)?.st_dev == fs::fstat(folder)?.st_dev {
+    let is_on_device = fs::fstat(&opened)?.st_dev == fs::fstat(folder)?.st_dev;
+    match is_on_device && is_on_mount(opened.as_fd(), folder) {
         true => Ok(opened),
         false => Err(Errno::XDEV),
     }
+}
+
+/// Whether two descriptors lead into one mount; true where /proc does not say.
+fn is_on_mount(a: BorrowedFd<'_>, b: BorrowedFd<'_>) -> bool {
+    let mount = |fd: BorrowedFd<'_>| -> Option<String> {
+        let path = format!("/proc/self/fdinfo/{}", fd.as_raw_fd());
+        let text = std::fs::read_to_string(path).ok()?;
+        let line = text.lines().find(|line| line.starts_with("mnt_id:"))?;
+        Some(line.to_owned())
+    };
+    mount(a) == mount(b)
 }
 
 /// Opens an absolute path that has been resolved, so that a symbolic link on it is one that was put

@@ -108,6 +108,8 @@ struct Tree {
     was_told: bool,
     /// What DEST has and the tree has not is removed at the end, but for what this excludes.
     removes: OnceLock<Filter>,
+    /// Sources on this host, of which nothing is removed.
+    sources: OnceLock<Vec<PathBuf>>,
     progress: Mutex<Progress>,
     /// A commit has ended well.
     named: AtomicBool,
@@ -312,6 +314,7 @@ impl Tree {
             stays: Stays::default(),
             was_told: false,
             removes: OnceLock::new(),
+            sources: OnceLock::new(),
             progress: Mutex::new(Progress::off()),
             named: AtomicBool::new(false),
             kept_state: Mutex::default(),

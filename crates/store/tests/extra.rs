@@ -418,3 +418,39 @@ fn an_incomplete_copy_removes_nothing() {
     assert_eq!(sink.landed().removed, Removed::default());
     assert!(to.join("extra").exists());
 }
+
+/// A source of the copy that lies in a folder that is to go stays with all in it, also where a bind mount or another name would hide it
+/// from a comparison of paths, and is named; what is beside it goes.
+#[test]
+fn sources_are_not_removed() {
+    let dir = tempfile::tempdir().unwrap();
+    let (from, to) = (dir.path().join("from"), dir.path().join("to"));
+    std::fs::create_dir_all(&from).unwrap();
+    std::fs::create_dir_all(to.join("old/source/sub")).unwrap();
+    std::fs::write(from.join("f"), "f").unwrap();
+    std::fs::write(to.join("old/source/sub/precious"), "p").unwrap();
+    std::fs::write(to.join("old/gone"), "g").unwrap();
+    std::fs::write(to.join("list"), "l").unwrap();
+    let other_name = dir.path().join("other");
+    std::os::unix::fs::symlink(to.join("old/source"), &other_name).unwrap();
+    let filter = Filter::default();
+    let (source, part) = scan(&[&from], &filter);
+    let sink = TreeSink::update(&to, &[part], ID, Adopt::All).unwrap();
+    sink.keep_sources(vec![other_name, to.join("list")]);
+    sink.remove_extra(filter);
+    for range in sink.layout().ranges().iter() {
+        let mut buffer = vec![0; range.len() as usize];
+        source.read_at(range.start, &mut buffer).unwrap();
+        sink.write_at(range.start, &buffer).unwrap();
+    }
+    sink.commit().unwrap();
+    let removed = sink.landed().removed;
+    let failed: Vec<&[u8]> = removed.failed.iter().map(|(path, _)| &path[..]).collect();
+    assert!(
+        failed.contains(&&b"old/source"[..]) && failed.contains(&&b"list"[..]),
+        "{failed:?}"
+    );
+    assert_eq!((removed.files, removed.folders), (1, 0));
+    assert!(to.join("old/source/sub/precious").exists() && to.join("list").exists());
+    assert!(!to.join("old/gone").exists());
+}

@@ -149,6 +149,7 @@ impl Fetch {
             make_folder,
             stood,
             checksums,
+            sources,
         } = sink
         else {
             return Err(Failure::Other("no tree is to be made".into()));
@@ -213,6 +214,7 @@ impl Fetch {
             sink.write_checksums(list);
         }
         if plan.delete {
+            sink.keep_sources(sources);
             sink.remove_extra(self.member.filter.clone());
         }
         let layout = sink.layout().clone();

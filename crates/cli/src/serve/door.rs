@@ -1,4 +1,4 @@
-//! The socket of `serve` in the user's runtime folder: one question and one answer a connection, each a line of JSON.
+//! The socket of `serve`, in a folder that only the user may enter: one question and one answer a connection, each a line of JSON.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -9,10 +9,12 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use ropewalk_proto::queue::Job;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::{Deserialize, Serialize};
 
 use super::task::{Summary, Task};
 use crate::desk;
+use crate::options::remembering_file;
 
 /// A visitor that says nothing for this long is left.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -22,6 +24,9 @@ const ANSWER_TIME: Duration = Duration::from_secs(60);
 
 /// Longest question or answer: some ten thousand jobs.
 const LINE_MAX: u64 = 64 << 20;
+
+/// After a connection that could not be accepted.
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// What a visitor asks.
 #[derive(Serialize, Deserialize)]
@@ -96,8 +101,19 @@ pub(crate) struct Entry {
     pub last: Option<Summary>,
 }
 
+/// Beside the default place of the queue: a runtime folder ends with the login.
 fn path() -> Result<PathBuf> {
-    Ok(desk::folder()?.join("serve.queue"))
+    let folder = remembering_file("auto".as_ref(), "queue");
+    let folder = folder.context("there is no home folder for the socket of `ropewalk serve`")?;
+    desk::private_folder(&folder)?;
+    Ok(folder.join("serve.socket"))
+}
+
+/// Whether a visitor that waits has closed its connection.
+pub(super) fn has_gone(visitor: &UnixStream) -> bool {
+    let mut fds = [PollFd::new(visitor, PollFlags::RDHUP)];
+    let polled = poll(&mut fds, Some(&Timespec::default()));
+    polled.is_ok_and(|count| count > 0)
 }
 
 /// The listening side; removes its socket when dropped.
@@ -125,7 +141,12 @@ impl Door {
         fs::rename(&hidden, &path).with_context(|| format!("cannot listen at {shown}"))?;
         let asked = Arc::new(asked);
         let listen = move || {
-            for visitor in listener.incoming().flatten() {
+            for visitor in listener.incoming() {
+                let Ok(visitor) = visitor else {
+                    // No descriptor is free.
+                    std::thread::sleep(PAUSE);
+                    continue;
+                };
                 let asked = asked.clone();
                 // One that says nothing holds up no other.
                 let heard = std::thread::Builder::new().spawn(move || {

@@ -8,6 +8,7 @@ use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::ffi::OsStringExt as _;
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,7 +21,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::task::{Summary, Task};
 use crate::escape;
-use crate::job::{Given, JOB};
+use crate::job::{EXIT_STOPPED, Given, JOB};
 
 /// Bytes of a run's standard error that are kept: its end.
 const ERROR_LEN: usize = 2048;
@@ -30,11 +31,29 @@ const ERROR_LEN: usize = 2048;
 struct Live {
     process: Option<(u32, std::os::fd::OwnedFd)>,
     input: Option<ChildStdin>,
+    // Its share of the limit, and what it was last given.
+    share: Option<u64>,
+    given: Option<u64>,
     is_stopped: bool,
     is_killed: bool,
 }
 
 impl Live {
+    /// Writes the share, if it is another than the process has; a process that does not read holds up no other.
+    fn send_share(&mut self) {
+        let Some(input) = self.input.as_mut().filter(|_| self.given != self.share) else {
+            return;
+        };
+        let line = match self.share {
+            Some(share) => format!("limit {share}\n"),
+            None => "limit none\n".to_owned(),
+        };
+        // Short writes to a pipe are whole or none.
+        if input.write_all(line.as_bytes()).is_ok() {
+            self.given = self.share;
+        }
+    }
+
     fn signal(&self) {
         if let Some((_, handle)) = &self.process {
             let signal = match (self.is_killed, self.is_stopped) {
@@ -83,10 +102,14 @@ impl Runner {
 
     /// Begins a run; its end is an input.
     pub fn start(&mut self, id: u64, task: &Task, share: Option<u64>) {
-        let live = Arc::new(Mutex::new(Live::default()));
+        let live = Arc::new(Mutex::new(Live {
+            share,
+            given: share,
+            ..Live::default()
+        }));
         self.running.insert(id, live.clone());
         let given = Given {
-            file: self.folder.join(format!("job-{id}")),
+            file: self.file(id),
             limit: share,
         };
         let (task, happened) = (task.clone(), self.happened.clone());
@@ -101,7 +124,6 @@ impl Runner {
                     None,
                 ),
             };
-            let _ = fs::remove_file(&given.file);
             happened(Happened::Ended(id, ran, summary));
         };
         if let Err(error) = std::thread::Builder::new().spawn(run) {
@@ -133,20 +155,32 @@ impl Runner {
 
     /// Changes a run's share of the limit.
     pub fn limit(&self, id: u64, share: Option<u64>) {
-        if let Some(live) = self.running.get(&id)
-            && let Some(input) = &mut lock(live).input
-        {
-            let line = share.map_or("limit none\n".to_owned(), |share| {
-                format!("limit {share}\n")
-            });
-            // It may have ended; the pipe holds hundreds of lines.
-            let _ = input.write_all(line.as_bytes());
+        if let Some(live) = self.running.get(&id) {
+            let mut live = lock(live);
+            live.share = share;
+            live.send_share();
+        }
+    }
+
+    /// Sends what a full pipe, or a process that had not begun, did not take.
+    pub fn send_shares(&self) {
+        for live in self.running.values() {
+            lock(live).send_share();
         }
     }
 
     /// A run has ended.
     pub fn forget(&mut self, id: u64) {
         self.running.remove(&id);
+    }
+
+    /// A job has ended: no other run of it needs its file. Until then the file stays, and with it the lock of a run that hangs.
+    pub fn remove_file(&self, id: u64) {
+        let _ = fs::remove_file(self.file(id));
+    }
+
+    fn file(&self, id: u64) -> PathBuf {
+        self.folder.join(format!("job-{id}"))
     }
 }
 
@@ -169,7 +203,11 @@ fn run(
     {
         let mut live = lock(live);
         live.process = handle(&child);
+        if let Some(input) = &child.stdin {
+            rustix::io::ioctl_fionbio(input, true).context("cannot prepare a pipe")?;
+        }
         live.input = child.stdin.take();
+        live.send_share();
         live.signal();
     }
     let errors = child.stderr.take().map(|mut errors| {
@@ -219,7 +257,7 @@ fn meaning(
     if code == Some(0) {
         return Ran::Done;
     }
-    if is_stopped {
+    if is_stopped || code == Some(EXIT_STOPPED.into()) {
         return Ran::Interrupted;
     }
     if code == Some(EXIT_INTERRUPTED.into()) {
@@ -265,6 +303,8 @@ fn start(task: &Task, given: &Given) -> Result<Child> {
         )
         .env(JOB, given)
         .current_dir(&folder)
+        // Ctrl-C at the terminal of `serve` reaches `serve` alone, which stops its runs in order.
+        .process_group(0)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -303,6 +343,8 @@ mod tests {
         assert_eq!(meaning(exit(0), None, None, true), Ran::Done);
         assert_eq!(meaning(exit(130), None, None, true), Ran::Interrupted);
         assert_eq!(meaning(exit(130), None, None, false), Ran::Cancelled);
+        // A signal of the system, before that of `serve`.
+        assert_eq!(meaning(exit(75), None, None, false), Ran::Interrupted);
         let report = |kind| Report {
             error: Some("why".into()),
             error_kind: Some(kind),

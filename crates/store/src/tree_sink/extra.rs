@@ -7,13 +7,14 @@
 //! * temporary names of transfers, journals among them;
 //! * sockets, pipes and devices, which no copy has;
 //! * what another file system is mounted on, with all below it. A mount point that the sources have as a folder is a folder;
+//! * what is a source on this host, whatever path leads to it;
 //! * the file of an entry under another form of its name, where the file system takes both for one.
 //!
 //! Each folder keeps its time and mode. An interrupted removal leaves names for the next one.
 
 use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
@@ -48,6 +49,12 @@ impl TreeSink {
     pub fn remove_extra(&self, filter: Filter) {
         // The first one stays; there is one of a transfer.
         let _ = self.staging.target.removes.set(filter);
+    }
+
+    /// Sources on this host, resolved: a removal leaves them alone, whatever path leads to them.
+    pub fn keep_sources(&self, sources: Vec<PathBuf>) {
+        // The first ones stay; there is one list of a transfer.
+        let _ = self.staging.target.sources.set(sources);
     }
 
     /// Whether the sources can be trusted for what they lack: one with nothing in it looks as one that is not mounted.
@@ -101,6 +108,9 @@ impl Tree {
         match self.open_dest() {
             Ok(dest) => {
                 let mut walk = Walk::new(&self.entries, filter, true);
+                let sources = self.sources.get().into_iter().flatten();
+                let known = sources.filter_map(|path| rustix::fs::stat(path).ok());
+                walk.sources = known.map(|stat| (stat.st_dev, stat.st_ino)).collect();
                 walk.all(&dest);
                 walk.removed
             }
@@ -133,6 +143,8 @@ struct Walk<'a> {
     names: HashMap<&'a [u8], HashSet<&'a [u8]>>,
     filter: &'a Filter,
     removes: bool,
+    /// Device and inode of each source on this host.
+    sources: HashSet<(u64, u64)>,
     removed: Removed,
     /// Where nothing is removed.
     found: Vec<Extra>,
@@ -143,6 +155,8 @@ struct Level {
     folder: OwnedFd,
     path: Vec<u8>,
     left: Vec<Vec<u8>>,
+    /// What it was before.
+    stood: Option<Standing>,
     /// Something in it stays.
     stays: bool,
 }
@@ -161,6 +175,7 @@ impl<'a> Walk<'a> {
             names,
             filter,
             removes,
+            sources: HashSet::new(),
             removed: Removed::default(),
             found: Vec::new(),
         }
@@ -226,6 +241,10 @@ impl<'a> Walk<'a> {
     fn one(&mut self, folder: BorrowedFd<'_>, name: &[u8], path: Vec<u8>, stat: &Stat) -> bool {
         let kind = FileType::from_raw_mode(stat.st_mode);
         if self.filter.excludes(&path, kind == FileType::Directory) {
+            return false;
+        }
+        if self.sources.contains(&(stat.st_dev, stat.st_ino)) {
+            self.fail_as(&path, "it is a source of this copy");
             return false;
         }
         match kind {
@@ -299,6 +318,9 @@ impl<'a> Walk<'a> {
                 let Some(level) = levels.pop() else {
                     break;
                 };
+                if let (true, true, Some(stood)) = (level.stays, self.removes, level.stood) {
+                    let _ = stood.restore(level.folder.as_fd());
+                }
                 let above = levels.last();
                 let folder = above.map_or(parent, |above| above.folder.as_fd());
                 is_gone = !level.stays && {
@@ -353,7 +375,22 @@ impl<'a> Walk<'a> {
     /// Opens a folder that is to be taken away. `None`, and it is told, where it cannot be.
     fn level(&mut self, parent: BorrowedFd<'_>, name: &[u8], path: Vec<u8>) -> Option<Level> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+        let stat = sys::stat_entry(parent, name).ok();
+        let is_source = |stat: Stat| self.sources.contains(&(stat.st_dev, stat.st_ino));
+        if stat.is_some_and(is_source) {
+            self.fail_as(&path, "it is a source of this copy");
+            return None;
+        }
         let mut opened = sys::open_on_mount(parent, name, flags);
+        if !self.removes && matches!(opened, Err(Errno::ACCESS)) {
+            // A removal would open it up; what is in it does not show.
+            self.found.push(Extra {
+                path,
+                is_folder: true,
+                len: 0,
+            });
+            return None;
+        }
         // One that its owner made unreadable.
         if self.removes
             && matches!(opened, Err(Errno::ACCESS))
@@ -368,6 +405,7 @@ impl<'a> Walk<'a> {
                 folder,
                 path,
                 left,
+                stood: stat.map(|stat| Standing::of(&stat)),
                 stays: false,
             }),
             Err(errno) => {
@@ -378,8 +416,12 @@ impl<'a> Walk<'a> {
     }
 
     fn fail(&mut self, path: &[u8], errno: Errno) {
+        self.fail_as(path, &words(errno));
+    }
+
+    fn fail_as(&mut self, path: &[u8], reason: &str) {
         if self.removed.failed.len() < FAILED_MAX {
-            let failed = (path.to_vec(), words(errno));
+            let failed = (path.to_vec(), reason.to_owned());
             self.removed.failed.push(failed);
         } else {
             self.removed.failed_more += 1;
