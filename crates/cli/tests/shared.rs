@@ -256,7 +256,10 @@ fn another_receiver_looks_when_the_first_is_killed() {
             let path = scene.from().join(format!("f{at}"));
             std::fs::write(path, bytes(1_000_000, 100 + 10 * attempt + at)).unwrap();
         }
-        let first = scene.receivers[0].child.id();
+        // The first by name looks; its port is in the name.
+        let name = |at: &usize| format!("127.0.0.1:{}", scene.receivers[*at].port);
+        let looker = (0..3).min_by_key(name).unwrap();
+        let first = scene.receivers[looker].child.id();
         let moving = scene.start(&[0, 1, 2], &["--limit", "50Mbit"]);
         let looks = wait_for("the receiver to look or to write", || {
             // It looks for a short time, and listing the folder takes as long.
@@ -265,7 +268,7 @@ fn another_receiver_looks_when_the_first_is_killed() {
             writes.then_some(looks)
         });
         if looks {
-            scene.receivers[0].kill();
+            scene.receivers[looker].kill();
         }
         let (status, report) = moving.end();
         if looks && status == 0 {
@@ -274,7 +277,7 @@ fn another_receiver_looks_when_the_first_is_killed() {
         // It was not seen, or it had reported before it was killed: then what it was to write is missing.
         assert_eq!(status, if looks { 3 } else { 0 }, "{report:#}");
         if looks {
-            scene.receivers[0] = scene.place.agent(&scene.place.path("fs"));
+            scene.receivers[looker] = scene.place.agent(&scene.place.path("fs"));
             scene.copy(&[0, 1], &[]);
         }
         None
