@@ -184,19 +184,20 @@ impl Server {
         let mut due = Instant::now();
         let mut is_closing = false;
         loop {
-            match incoming.recv_timeout(due.saturating_duration_since(Instant::now())) {
+            let input = incoming.recv_timeout(due.saturating_duration_since(Instant::now()));
+            // Also while inputs leave no pause.
+            if Instant::now() >= due {
+                due = Instant::now() + TICK;
+                self.tick();
+            }
+            match input {
                 Ok(Input::Stop) if is_closing => self.runner.kill(),
                 Ok(Input::Stop) => {
                     is_closing = true;
                     self.queue.close();
                 }
                 Ok(input) => self.take(input),
-                Err(RecvTimeoutError::Timeout) => {
-                    due = Instant::now() + TICK;
-                    self.queue.tick(sys::now_unix());
-                    self.runner.send_shares();
-                    self.waiters.retain(|(_, visitor)| !door::has_gone(visitor));
-                }
+                Err(RecvTimeoutError::Timeout) => {}
                 // The runner holds a sender.
                 Err(RecvTimeoutError::Disconnected) => return Ok(()),
             }
@@ -206,6 +207,12 @@ impl Server {
                 return Ok(());
             }
         }
+    }
+
+    fn tick(&mut self) {
+        self.queue.tick(sys::now_unix());
+        self.runner.send_shares();
+        self.waiters.retain(|(_, visitor)| !door::has_gone(visitor));
     }
 
     fn take(&mut self, input: Input) {
@@ -218,9 +225,6 @@ impl Server {
                 }
                 self.runner.forget(id);
                 self.queue.ended(id, ran, sys::now_unix());
-                if self.queue.job(id).is_none_or(|job| job.state.is_ended()) {
-                    self.runner.remove_file(id);
-                }
             }
             Input::Stop => {}
         }
@@ -228,12 +232,14 @@ impl Server {
 
     /// Carries actions out in order. Jobs that are kept in a row share a transaction.
     fn act(&mut self) -> Result<()> {
-        let mut open = self.keep.begin()?;
+        let mut open = self.keep.begin();
+        let mut ended = Vec::new();
         while let Some(action) = self.queue.poll_action() {
             match action {
                 Action::Keep(id) => {
                     if let (Some(job), Some(task)) = (self.queue.job(id), self.tasks.get(&id)) {
                         open.put(job, task, self.summaries.get(&id))?;
+                        ended.extend(job.state.is_ended().then_some(id));
                     }
                 }
                 Action::Forget(id) => {
@@ -243,20 +249,24 @@ impl Server {
                 }
                 Action::Start(id, share) => {
                     open.commit()?;
-                    open = self.keep.begin()?;
+                    open = self.keep.begin();
                     if let Some(task) = self.tasks.get(&id) {
                         self.runner.start(id, task, share);
                     }
                 }
                 Action::Stop(id) => {
                     open.commit()?;
-                    open = self.keep.begin()?;
+                    open = self.keep.begin();
                     self.runner.stop(id);
                 }
                 Action::Limit(id, share) => self.runner.limit(id, share),
             }
         }
-        open.commit()
+        open.commit()?;
+        for id in ended {
+            self.runner.remove_file(id);
+        }
+        Ok(())
     }
 
     fn answer(&mut self, question: Question, visitor: UnixStream) {
@@ -325,8 +335,11 @@ impl Server {
     fn answer_waiters(&mut self) {
         let waiters = std::mem::take(&mut self.waiters);
         for (id, visitor) in waiters {
+            if self.queue.job(id).is_some_and(|job| !job.state.is_ended()) {
+                self.waiters.push((id, visitor));
+                continue;
+            }
             match self.entry(id) {
-                Some(entry) if !entry.job.state.is_ended() => self.waiters.push((id, visitor)),
                 Some(entry) => door::reply(
                     &visitor,
                     &Answer::Jobs {

@@ -123,19 +123,6 @@ fn contents(root: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     found
 }
 
-/// Numbers that look random.
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, most: u64) -> u64 {
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1);
-        (self.0 >> 33) % most
-    }
-}
-
 /// Of each name it is known whether it is a folder, a link or a file, so that trees differ in what they have only.
 fn grow(root: &Path, dice: &mut Dice, depth: u32) {
     std::fs::create_dir_all(root).unwrap();

@@ -44,7 +44,11 @@ pub(super) struct Keep {
 }
 
 /// Changes that become durable together.
-pub(super) struct Changes(Option<WriteTransaction>, bool);
+pub(super) struct Changes<'a> {
+    database: &'a Database,
+    // From the first change on.
+    begun: Option<WriteTransaction>,
+}
 
 impl Keep {
     /// Opens or makes the database of a folder and reads all records.
@@ -106,16 +110,25 @@ impl Keep {
     }
 
     /// Begins changes; nothing is written until the first one.
-    pub fn begin(&self) -> Result<Changes> {
-        let begun = self.database.begin_write();
-        Ok(Changes(
-            Some(begun.context("cannot write the queue")?),
-            false,
-        ))
+    pub fn begin(&self) -> Changes<'_> {
+        Changes {
+            database: &self.database,
+            begun: None,
+        }
     }
 }
 
-impl Changes {
+impl Changes<'_> {
+    fn begun(&mut self) -> Result<&WriteTransaction> {
+        match &mut self.begun {
+            Some(begun) => Ok(begun),
+            none => {
+                let begun = self.database.begin_write();
+                Ok(none.insert(begun.context("cannot write the queue")?))
+            }
+        }
+    }
+
     /// Writes a job.
     pub fn put(&mut self, job: &Job, task: &Task, last: Option<&Summary>) -> Result<()> {
         use std::borrow::Cow;
@@ -125,34 +138,27 @@ impl Changes {
             last: last.map(Cow::Borrowed),
         };
         let bytes = serde_json::to_vec(&record).context("cannot write a job as JSON")?;
-        self.1 = true;
-        if let Some(begun) = &self.0 {
-            let mut table = begun.open_table(JOBS).context("cannot write the queue")?;
-            table
-                .insert(job.id, bytes.as_slice())
-                .context("cannot write the queue")?;
-        }
-        Ok(())
+        let begun = self.begun()?;
+        let mut table = begun.open_table(JOBS).context("cannot write the queue")?;
+        let inserted = table.insert(job.id, bytes.as_slice());
+        inserted.context("cannot write the queue").map(drop)
     }
 
     /// Removes a job.
     pub fn remove(&mut self, id: u64) -> Result<()> {
-        self.1 = true;
-        if let Some(begun) = &self.0 {
-            let mut table = begun.open_table(JOBS).context("cannot write the queue")?;
-            table.remove(id).context("cannot write the queue")?;
-        }
-        Ok(())
+        let begun = self.begun()?;
+        let mut table = begun.open_table(JOBS).context("cannot write the queue")?;
+        let removed = table.remove(id);
+        removed.context("cannot write the queue").map(drop)
     }
 
     /// Makes the changes durable.
-    pub fn commit(mut self) -> Result<()> {
-        match (self.0.take(), self.1) {
-            (Some(begun), true) => begun
+    pub fn commit(self) -> Result<()> {
+        match self.begun {
+            Some(begun) => begun
                 .commit()
                 .context("cannot write the queue; is the disk full?"),
-            (Some(begun), false) => begun.abort().context("cannot write the queue"),
-            (None, _) => Ok(()),
+            None => Ok(()),
         }
     }
 }
@@ -194,15 +200,15 @@ mod tests {
         let folder = dir.path().join("queue");
         let (keep, kept) = Keep::open(&folder).unwrap();
         assert!(kept.jobs.is_empty());
-        let mut changes = keep.begin().unwrap();
+        let mut changes = keep.begin();
         for id in 1..=3 {
             changes.put(&job(id), &task("b"), None).unwrap();
         }
         changes.commit().unwrap();
-        let mut changes = keep.begin().unwrap();
+        let mut changes = keep.begin();
         changes.remove(2).unwrap();
         changes.commit().unwrap();
-        let mut lost = keep.begin().unwrap();
+        let mut lost = keep.begin();
         lost.put(&job(4), &task("b"), None).unwrap();
         drop(lost);
         let error = Keep::open(&folder).err().unwrap().to_string();

@@ -170,6 +170,17 @@ pub struct Recorded {
     pub units: Vec<Unit>,
 }
 
+/// What records say safe bytes again: each unit with its hash, then the rest.
+pub fn pieces<'a>(
+    safe: &RangeSet,
+    units: &'a [Unit],
+) -> impl Iterator<Item = (Range, Option<[u8; 32]>)> + use<'a> {
+    let hashed = RangeSet::from_ranges(units.iter().map(|unit| unit.range));
+    let plain: Vec<Range> = safe.difference(&hashed).iter().collect();
+    let units = units.iter().map(|unit| (unit.range, Some(unit.digest)));
+    units.chain(plain.into_iter().map(|range| (range, None)))
+}
+
 /// Makes the records of one journal: a file is described before the first of its bytes.
 #[derive(Clone, Debug, Default)]
 pub struct Records {

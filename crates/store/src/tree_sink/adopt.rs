@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use ropewalk_model::journal::{
-    Adopt, Recorded, Safe, Seen, Step, Takeover, Unit, joined, keep_largest,
+    Adopt, Recorded, Safe, Seen, Step, Takeover, Unit, joined, keep_largest, pieces,
 };
 use ropewalk_model::{Layout, Piece, Range, RangeSet};
 use rustix::fs::{AtFlags, Dir, FileType, Gid, Mode, OFlags, RenameFlags, Stat};
@@ -311,15 +311,9 @@ impl Tree {
         let inodes = Inodes::new(self);
         let mut records = Vec::new();
         for found in &leftover.files {
-            let hashed = RangeSet::from_ranges(found.units.iter().map(|unit| unit.range));
-            let units = found
-                .units
-                .iter()
-                .map(|unit| (unit.range, Some(unit.digest)));
-            let plain = found.safe.difference(&hashed);
-            let plain = plain.iter().map(|range| (range, None));
+            let pieces = pieces(&found.safe, &found.units);
             let entry = &self.entries[found.object as usize];
-            records.extend(units.chain(plain).map(|(range, digest)| Safe {
+            records.extend(pieces.map(|(range, digest)| Safe {
                 number: found.object,
                 path: &entry.path,
                 version: entry.version(),

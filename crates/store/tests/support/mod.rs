@@ -15,6 +15,19 @@ pub mod sys;
 
 pub const ID: &str = "0198-test";
 
+/// Numbers that look random.
+pub struct Dice(pub u64);
+
+impl Dice {
+    pub fn below(&mut self, most: u64) -> u64 {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        (self.0 >> 33) % most
+    }
+}
+
 /// Bytes that differ from offset to offset and from seed to seed.
 pub fn bytes(seed: u64, len: usize) -> Vec<u8> {
     (0..len as u64)

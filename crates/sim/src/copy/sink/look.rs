@@ -2,9 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ropewalk_model::RangeSet;
 use ropewalk_model::journal::{
-    Adopt, Header, Recorded, Seen, Step, Takeover, Unit, decode, joined, keep_largest,
+    Adopt, Header, Recorded, Seen, Step, Takeover, Unit, decode, joined, keep_largest, pieces,
 };
 
 use super::{Left, Leftover, Place, Sink, id_of};
@@ -187,14 +186,7 @@ impl Sink {
     fn records_of(leftover: &Leftover) -> Vec<Place> {
         let mut records = Vec::new();
         for found in &leftover.files {
-            let hashed = RangeSet::from_ranges(found.units.iter().map(|unit| unit.range));
-            let units = found
-                .units
-                .iter()
-                .map(|unit| (unit.range, Some(unit.digest)));
-            let plain = found.safe.difference(&hashed);
-            let plain: Vec<_> = plain.iter().map(|range| (range, None)).collect();
-            for (range, digest) in units.chain(plain) {
+            for (range, digest) in pieces(&found.safe, &found.units) {
                 records.push((found.object, found.inode, range, digest));
             }
         }
