@@ -17,7 +17,8 @@ use ropewalk_agent::{Agent, AgentConfig, AgentError, Expanded, Rank, Seat, Stage
 use ropewalk_proto::version::version;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::runtime::Runtime;
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::ports::Ports;
 use crate::run::runtime;
@@ -130,6 +131,8 @@ pub(crate) fn run(args: &AgentArgs) -> Result<ExitCode> {
 }
 
 fn standing(args: &AgentArgs) -> Result<ExitCode> {
+    // Before it says that it listens: what starts it may send signals from then on.
+    let caught = Caught::signals()?;
     let token = token::load(args.token_file.as_deref()).map_err(Usage)?;
     for text in &args.root {
         check_suffix(text)?;
@@ -161,7 +164,31 @@ fn standing(args: &AgentArgs) -> Result<ExitCode> {
         let _ = writeln!(out, "listening on {address}").and_then(|()| out.flush());
     }
     drop(out);
-    serve(agent, args.while_stdin)
+    serve(agent, caught, args.while_stdin)
+}
+
+/// The signals that leave an agent alone or ask it to end, from the moment this is made.
+struct Caught {
+    runtime: Runtime,
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl Caught {
+    fn signals() -> Result<Self> {
+        // The end of a login or a terminal is no reason to end.
+        sys::ignore_hangup();
+        let runtime = runtime()?;
+        let guard = runtime.enter();
+        let interrupt = signal(SignalKind::interrupt()).context("cannot listen for Ctrl-C")?;
+        let terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
+        drop(guard);
+        Ok(Self {
+            runtime,
+            interrupt,
+            terminate,
+        })
+    }
 }
 
 /// How processes of streams are started: as this program, wherever its file is by then.
@@ -265,12 +292,12 @@ fn one_shot(loopback: bool, ports: Option<Ports>) -> Result<ExitCode> {
     };
     let rank = served.seat.take().map(|seat| take(seat, &mut output));
     let rank = rank.transpose()?;
+    // The end of a terminal is no reason to end: the agent sees its input close, and removes what is temporary first.
+    let caught = Caught::signals()?;
     let port = agent.addresses().first().map_or(0, SocketAddr::port);
     let ready = format!("ROPEWALK-AGENT {} {} {port}", version(), agent.instance());
     tell(&mut output, &ready)?;
-    // The end of a terminal is no reason to end: the agent sees its input close, and removes what is temporary first.
-    sys::ignore_hangup();
-    let served = serve_pipe(agent, output);
+    let served = serve_pipe(agent, caught, output);
     if rank.is_some() {
         let is_success = served.is_ok();
         let _ = crate::end(served);
@@ -366,7 +393,7 @@ impl std::io::Read for Patient {
 }
 
 /// Serves the master at the other end of standard input and this output until it is gone.
-fn serve_pipe(agent: Agent, output: File) -> Result<ExitCode> {
+fn serve_pipe(agent: Agent, caught: Caught, output: File) -> Result<ExitCode> {
     let input = std::io::stdin()
         .as_fd()
         .try_clone_to_owned()
@@ -374,10 +401,12 @@ fn serve_pipe(agent: Agent, output: File) -> Result<ExitCode> {
     let reached_as = std::env::var("SSH_CONNECTION")
         .ok()
         .and_then(|text| server_address(&text));
-    let runtime = runtime()?;
+    let Caught {
+        runtime,
+        mut interrupt,
+        mut terminate,
+    } = caught;
     runtime.block_on(async {
-        let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for Ctrl-C")?;
-        let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
         let asked = async {
             tokio::select! {
                 _ = interrupt.recv() => {}
@@ -507,13 +536,13 @@ fn bind_first(
 }
 
 /// Serves until a signal, or until standard input closes where the agent hangs on it.
-fn serve(agent: Agent, while_stdin: bool) -> Result<ExitCode> {
-    // The end of a login or a terminal is no reason to end.
-    sys::ignore_hangup();
-    let runtime = runtime()?;
+fn serve(agent: Agent, caught: Caught, while_stdin: bool) -> Result<ExitCode> {
+    let Caught {
+        runtime,
+        mut interrupt,
+        mut terminate,
+    } = caught;
     runtime.block_on(async {
-        let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for Ctrl-C")?;
-        let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
         let (closed, mut input_closed) = tokio::sync::oneshot::channel::<()>();
         if while_stdin {
             // A thread of its own: a blocked read must not keep the runtime from ending.

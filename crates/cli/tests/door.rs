@@ -8,6 +8,7 @@ use std::net::TcpStream;
 use std::process::Command;
 
 use common::{DEADLINE, Place, RunningAgent, start_agent, wait_for};
+use rustix::process::{Pid, Signal, kill_process};
 
 /// More silent connections than an agent of [`DESCRIPTORS`] has places, for a test process of 1024 descriptors.
 const CROWD: usize = 800;
@@ -149,4 +150,19 @@ fn an_agent_logs_and_survives_a_hangup() {
     assert!(term.unwrap().success());
     let status = wait_for("the agent to end", || agent.child.try_wait().unwrap());
     assert_eq!(status.code(), Some(0));
+}
+
+/// From the line on that names its port, signals do what they should.
+#[test]
+fn signals_are_caught_once_it_listens() {
+    let place = Place::new();
+    place.make_token();
+    for _ in 0..20 {
+        let mut agent = logged(&place);
+        for signal in [Signal::HUP, Signal::TERM] {
+            kill_process(Pid::from_child(&agent.child), signal).unwrap();
+        }
+        let status = wait_for("the agent to end", || agent.child.try_wait().unwrap());
+        assert_eq!(status.code(), Some(0), "{status}");
+    }
 }
