@@ -2,6 +2,8 @@
 
 use std::net::SocketAddr;
 
+use ropewalk_proto::report::ErrorKind;
+
 /// Errors of the daemon.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -55,6 +57,16 @@ pub enum AgentError {
     /// A message asked for something that cannot be done.
     #[error("{0}")]
     Refused(String),
+}
+
+impl AgentError {
+    /// What kind of error it is for the command: one that only another request avoids, or one of this host that may pass.
+    pub(crate) fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Store(error) if error.may_pass() => ErrorKind::Node,
+            _ => ErrorKind::Refused,
+        }
+    }
 }
 
 fn advice(source: &std::io::Error) -> &'static str {

@@ -201,14 +201,17 @@ impl Session {
     }
 
     fn refuse(&self, message: impl Into<String>) {
-        let message = message.into();
+        self.refuse_as(ErrorKind::Refused, message.into());
+    }
+
+    fn refuse_as(&self, kind: ErrorKind, message: String) {
         let caller = &self.caller;
         self.shared
             .host
             .log
             .say(|| format!("{caller}: refused, {message}"));
         self.send(from_agent::Body::Refused(control::Refused {
-            code: ErrorKind::Refused.wire(),
+            code: kind.wire(),
             message,
         }));
     }
@@ -414,7 +417,7 @@ impl Session {
                 self.at_work = Some(at_work);
                 self.send(from_agent::Body::Opened(opened));
             }
-            Ok(Err(error)) => self.refuse(error.to_string()),
+            Ok(Err(error)) => self.refuse_as(error.kind(), error.to_string()),
             Err(_) => self.refuse("the agent failed while opening; see its log"),
         }
     }

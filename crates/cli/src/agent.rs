@@ -23,7 +23,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use crate::ports::Ports;
 use crate::run::runtime;
 use crate::sys::{self, say};
-use crate::{Usage, token};
+use crate::{Unusable, Usage, token};
 
 /// Where a standing agent listens by default; IPv6 and IPv4 at once.
 const LISTEN_DEFAULT: &str = "[::]:7420";
@@ -460,9 +460,35 @@ fn written_below(path: &Path) -> Option<PathBuf> {
 }
 
 /// Says in the words of `copy` what is wrong with a path before the agent says it in its own.
+///
+/// # Errors
+/// [`Unusable`], but for what the file system may answer otherwise another time.
 fn check(path: &Path, writable: bool) -> Result<()> {
+    let found = std::fs::metadata(path);
+    let may_pass = found.as_ref().is_err_and(|error| {
+        !matches!(
+            error.kind(),
+            ErrorKind::NotFound
+                | ErrorKind::PermissionDenied
+                | ErrorKind::NotADirectory
+                | ErrorKind::InvalidFilename
+                | ErrorKind::InvalidInput
+        )
+    });
+    let checked = check_found(path, writable, found);
+    checked.map_err(|error| match may_pass {
+        true => error,
+        false => Unusable(error).into(),
+    })
+}
+
+fn check_found(
+    path: &Path,
+    writable: bool,
+    found: std::io::Result<std::fs::Metadata>,
+) -> Result<()> {
     let shown = path.display();
-    match std::fs::metadata(path) {
+    match found {
         Ok(found) if writable && !found.is_dir() => {
             bail!("{shown} is no folder, so no copy can be put there; name another destination")
         }

@@ -16,6 +16,7 @@ use crate::checksums::ChecksumArgs;
 use crate::choices::{DestinationsArg, SourcesArg};
 use crate::endpoint::{self, Endpoint, Side};
 use crate::filter::FilterArgs;
+use crate::inputs::{Handed, Inputs};
 use crate::options::{DetachArgs, HabitArgs, MoveArgs, OutputArgs};
 use crate::sources;
 use crate::tree::TreeArgs;
@@ -191,16 +192,33 @@ impl CopyArgs {
         })))
     }
 
-    /// Sources and destinations as they are written.
-    pub(crate) fn written(&self) -> (Vec<String>, Vec<String>) {
-        let text = |text: &OsString| text.to_string_lossy().into_owned();
-        match self.endpoints.split_last() {
-            Some((to, from)) => (
-                from.iter().map(text).collect(),
-                std::iter::once(to).chain(&self.also_to).map(text).collect(),
-            ),
-            None => (Vec::new(), Vec::new()),
-        }
+    /// What a job needs of it beside its command line.
+    ///
+    /// # Errors
+    /// A file that only this process has.
+    pub(crate) fn handed(&self) -> Result<Handed> {
+        self.moving.check_detached()?;
+        let (_, to) = self.endpoints()?;
+        let from = self
+            .endpoints
+            .split_last()
+            .map_or(&[][..], |(_, from)| from);
+        let inputs = Inputs {
+            names: self.tree.list(),
+            patterns: self.filter.kept(),
+            ..Inputs::default()
+        };
+        Ok(Handed {
+            priority: self.detach.priority,
+            label: self.label.clone(),
+            from: from
+                .iter()
+                .map(|text| text.to_string_lossy().into_owned())
+                .collect(),
+            to,
+            inputs,
+            json: self.output.json,
+        })
     }
 
     fn request(&self, sources: Vec<Endpoint>, destinations: Vec<Endpoint>) -> Result<Request> {

@@ -181,7 +181,7 @@ async fn prepare(folder: &Path, size: Bytes) -> Result<Prepared> {
 }
 
 async fn start(node: &Node, folder: &Path, token_file: &Path) -> Result<Running> {
-    let program = std::env::current_exe().context("cannot find this program's own path")?;
+    let program = sys::own_program().context("cannot find this program's own path")?;
     let mut root = folder.join(node.name).into_os_string();
     if !node.writes {
         root.push(":rw");

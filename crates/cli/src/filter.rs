@@ -4,12 +4,14 @@ use std::ffi::OsString;
 use std::io::Read as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use anyhow::{Context as _, Result};
 use clap::{ArgMatches, Args, Command, FromArgMatches};
 use ropewalk_master::request::FilterRule;
 use ropewalk_store::Filter;
 
+use crate::inputs::Text;
 use crate::job;
 
 /// The options by themselves; their order is in the matches.
@@ -54,6 +56,8 @@ struct Options {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct FilterArgs {
     given: Vec<Given>,
+    // What the files had, in their order; standard input has it once.
+    read: OnceLock<Vec<Text>>,
 }
 
 #[derive(Clone, Debug)]
@@ -93,6 +97,7 @@ impl FromArgMatches for FilterArgs {
         given.sort_by_key(|(place, _)| *place);
         Ok(Self {
             given: given.into_iter().map(|(_, given)| given).collect(),
+            read: OnceLock::new(),
         })
     }
 
@@ -109,14 +114,16 @@ impl FilterArgs {
     /// A file that cannot be read, a pattern that has no meaning.
     pub fn rules(&self) -> Result<Vec<FilterRule>> {
         let mut rules = Vec::new();
+        let mut files = self.files()?.iter();
         for given in &self.given {
             match given {
                 Given::Pattern { is_include, text } => {
                     add(&mut rules, *is_include, text.as_bytes())
                 }
                 Given::File(path) => {
-                    let bytes = read(path)
-                        .with_context(|| format!("cannot read patterns from {}", path.display()))?;
+                    let Text(bytes) = files
+                        .next()
+                        .with_context(|| format!("the job has no {}", path.display()))?;
                     for line in bytes.split(|byte| matches!(byte, b'\n' | b'\r')) {
                         if !line.is_empty() && !matches!(line[0], b'#' | b';') {
                             add(&mut rules, false, line);
@@ -128,17 +135,41 @@ impl FilterArgs {
         Filter::new(&rules)?;
         Ok(rules)
     }
+
+    /// What the files of patterns had when they were read.
+    pub fn kept(&self) -> Vec<Text> {
+        self.read.get().cloned().unwrap_or_default()
+    }
+
+    /// The files of patterns; of a job as they were when it was handed over.
+    fn files(&self) -> Result<&Vec<Text>> {
+        if let Some(read) = self.read.get() {
+            return Ok(read);
+        }
+        let files = match job::as_job()? {
+            Some(job) => job.inputs()?.patterns,
+            None => {
+                let paths = self.given.iter().filter_map(|given| match given {
+                    Given::File(path) => Some(path),
+                    Given::Pattern { .. } => None,
+                });
+                let read = |path: &PathBuf| {
+                    let bytes = read(path);
+                    bytes
+                        .map(Text)
+                        .with_context(|| format!("cannot read patterns from {}", path.display()))
+                };
+                paths.map(read).collect::<Result<_>>()?
+            }
+        };
+        Ok(self.read.get_or_init(|| files))
+    }
 }
 
 /// All of a file, or of standard input for `-`.
 pub(crate) fn read(path: &Path) -> std::io::Result<Vec<u8>> {
     if path.as_os_str() != "-" {
         return std::fs::read(path);
-    }
-    if matches!(job::as_job(), Ok(Some(_))) {
-        return Err(std::io::Error::other(
-            "the standard input of a command that was handed over with --detach is not kept; name a file",
-        ));
     }
     let mut bytes = Vec::new();
     std::io::stdin().lock().read_to_end(&mut bytes)?;

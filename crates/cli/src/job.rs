@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::BufRead as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -13,6 +13,8 @@ use ropewalk_model::ByteRate;
 use ropewalk_proto::codes::EXIT_INTERRUPTED;
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
+
+use crate::inputs::Inputs;
 
 /// The variable by which a process learns that it runs a job.
 pub(crate) const JOB: &str = "ROPEWALK_JOB";
@@ -30,7 +32,7 @@ const LOCK_PAUSE: Duration = Duration::from_millis(50);
 /// What a run is given.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Given {
-    /// The job's file: the lock, and what was kept of the command's input.
+    /// The job's file: the lock, and what the command had read.
     pub file: PathBuf,
     /// Its share of the common limit, in bytes per second.
     pub limit: Option<u64>,
@@ -98,14 +100,15 @@ impl Job {
         Ok(Self { given, _file: file })
     }
 
-    /// The file with what was kept of the command's input.
-    pub(crate) fn file(&self) -> &Path {
-        &self.given.file
-    }
-
-    /// What was kept of the command's input: the specification, or the list of --files-from.
-    pub(crate) fn input(&self) -> std::io::Result<Vec<u8>> {
-        std::fs::read(&self.given.file)
+    /// What the command had read when it was handed over.
+    ///
+    /// # Errors
+    /// When the job's file cannot be read.
+    pub(crate) fn inputs(&self) -> Result<Inputs> {
+        let shown = self.given.file.display();
+        let bytes = std::fs::read(&self.given.file);
+        let bytes = bytes.with_context(|| format!("cannot read {shown}"))?;
+        serde_json::from_slice(&bytes).with_context(|| format!("{shown} is not a job's"))
     }
 
     /// The lower of a limit and this job's share.

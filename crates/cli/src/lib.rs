@@ -11,6 +11,7 @@ pub mod escape;
 mod filter;
 mod habits;
 mod help;
+mod inputs;
 mod job;
 mod members;
 #[cfg(test)]
@@ -132,12 +133,7 @@ pub fn main() -> ExitCode {
     };
     match arguments.command {
         Command::Copy(args) => match args.detach.detach && !is_job() {
-            true => detach(args.asked(), &args.output, |asked| {
-                let (from, to) = args.written();
-                let (label, json) = (args.label.clone(), args.output.json);
-                let input = args.tree.list();
-                serve::submit(asked, args.detach.priority, from, to, label, input, json)
-            }),
+            true => detach(args.asked(), &args.output, || args.handed()),
             false => start(args.asked(), &args.output),
         },
         Command::Put(args) => start(
@@ -151,19 +147,7 @@ pub fn main() -> ExitCode {
             match (request, args.detach.detach && !is_job()) {
                 (Ok((request, text)), true) => {
                     let asked = Ok(Asked::Transfer(Box::new(request)));
-                    detach(asked, &args.output, |asked| {
-                        let (none, json) = (Vec::new, args.output.json);
-                        let priority = args.detach.priority;
-                        serve::submit(
-                            asked,
-                            priority,
-                            none(),
-                            none(),
-                            None,
-                            Some(text.into_bytes()),
-                            json,
-                        )
-                    })
+                    detach(asked, &args.output, || args.handed(text))
                 }
                 (request, _) => start(
                     request.map(|(request, _)| Asked::Transfer(Box::new(request))),
@@ -249,13 +233,15 @@ fn is_job() -> bool {
 }
 
 /// Hands a request over to `serve`, once it is known to be one.
-fn detach<'a>(
-    asked: Result<Asked<'a>>,
+///
+/// * `handed`: what the job needs, once the command has read its files.
+fn detach(
+    asked: Result<Asked<'_>>,
     output: &options::OutputArgs,
-    submit: impl FnOnce(&Asked<'a>) -> Result<ExitCode>,
+    handed: impl FnOnce() -> Result<inputs::Handed>,
 ) -> ExitCode {
-    match asked {
-        Ok(asked) => end(submit(&asked)),
+    match asked.and_then(|asked| Ok((handed()?, asked))) {
+        Ok((handed, asked)) => end(serve::submit(&asked, handed)),
         Err(error) => start(Err(error), output),
     }
 }
@@ -290,6 +276,11 @@ pub fn with_causes(error: &anyhow::Error) -> String {
 #[error("{0:#}")]
 pub struct Usage(pub anyhow::Error);
 
+/// What is asked of a started agent is not there, or may not be used: the same request fails again.
+#[derive(Debug, thiserror::Error)]
+#[error("{0:#}")]
+pub(crate) struct Unusable(pub anyhow::Error);
+
 fn end(result: Result<ExitCode>) -> ExitCode {
     result.unwrap_or_else(|error| {
         if let Some(bad) = error.downcast_ref::<transfer::BadSpec>() {
@@ -299,6 +290,8 @@ fn end(result: Result<ExitCode>) -> ExitCode {
         eprintln!("ropewalk: {}", escape::lines(&with_causes(&error)));
         ExitCode::from(if error.is::<Usage>() {
             EXIT_USAGE
+        } else if error.is::<Unusable>() {
+            EXIT_REFUSED
         } else {
             EXIT_FAILED
         })

@@ -299,7 +299,7 @@ fn remote_program(path: Option<&OsString>, no_upload: bool) -> RemoteProgram {
 
 /// This program's file.
 fn own_program() -> Result<PathBuf> {
-    std::env::current_exe().context("cannot find this program's own path, which local agents need")
+    sys::own_program().context("cannot find this program's own path, which local agents need")
 }
 
 /// What is said while and after moving.
@@ -392,6 +392,21 @@ pub(crate) enum ProgressArg {
 }
 
 impl MoveArgs {
+    /// Refuses a file that only this process has, where its job needs it later. A secret is not kept with a job.
+    pub(crate) fn check_detached(&self) -> Result<()> {
+        let is_own = |path: &&PathBuf| {
+            let own = ["/dev/stdin", "/dev/fd", "/proc/self", "/proc/thread-self"];
+            own.iter().any(|own| path.starts_with(own))
+        };
+        if let Some(path) = self.token_file.as_ref().filter(is_own) {
+            bail!(
+                "--token-file {}: only this command has it, and its job reads the token when it runs; name a file",
+                path.display()
+            );
+        }
+        Ok(())
+    }
+
     /// The master's options for these nodes; reads the token file when a node needs it.
     pub(crate) fn options(&self, nodes: &[NodeRequest]) -> Result<Options> {
         let attached = nodes

@@ -1,6 +1,6 @@
 //! `serve`: a standing master with a queue that outlives it. Decisions are [`ropewalk_proto::queue`]'s; this is its loop.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -19,6 +19,7 @@ use crate::{escape, sys};
 
 mod door;
 mod keep;
+mod places;
 pub(crate) mod queue;
 mod run;
 mod submit;
@@ -52,7 +53,7 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "RATE", value_parser = rate)]
     limit: Option<ByteRate>,
 
-    /// Tries of one transfer, with pauses of 5 s to 10 min
+    /// Tries of one transfer that do not get on, with pauses of 5 s to 10 min
     #[arg(long, value_name = "N", default_value = "20", value_parser = clap::value_parser!(u32).range(1..))]
     tries: u32,
 
@@ -119,6 +120,8 @@ pub(crate) fn run(args: &ServeArgs) -> Result<ExitCode> {
         tasks: kept.tasks,
         summaries: kept.summaries,
         keep,
+        actions: VecDeque::new(),
+        is_held_up: false,
         runner: Runner::new(
             folder.clone(),
             Arc::new(move |happened| drop(inputs.send(Input::Happened(happened)))),
@@ -174,6 +177,9 @@ struct Server {
     // How its last run ended.
     summaries: BTreeMap<u64, Summary>,
     keep: Keep,
+    // What the queue wants and is not carried out yet: the disk of the database may be full.
+    actions: VecDeque<Action>,
+    is_held_up: bool,
     runner: Runner,
     // Visitors that wait for a job's end.
     waiters: Vec<(u64, UnixStream)>,
@@ -186,7 +192,8 @@ impl Server {
         loop {
             let input = incoming.recv_timeout(due.saturating_duration_since(Instant::now()));
             // Also while inputs leave no pause.
-            if Instant::now() >= due {
+            let is_tick = Instant::now() >= due;
+            if is_tick {
                 due = Instant::now() + TICK;
                 self.tick();
             }
@@ -195,16 +202,28 @@ impl Server {
                 Ok(Input::Stop) => {
                     is_closing = true;
                     self.queue.close();
+                    // Whether or not the queue can be written.
+                    self.runner.stop_all();
                 }
                 Ok(input) => self.take(input),
                 Err(RecvTimeoutError::Timeout) => {}
                 // The runner holds a sender.
                 Err(RecvTimeoutError::Disconnected) => return Ok(()),
             }
-            self.act()?;
-            self.answer_waiters();
-            if is_closing && self.queue.is_idle() {
-                return Ok(());
+            // A full disk is tried once a second.
+            if is_tick || !self.is_held_up {
+                self.go_on();
+            }
+            if !self.is_held_up {
+                self.answer_waiters();
+            }
+            let is_idle = self.queue.is_idle() || self.is_held_up && self.runner.is_idle();
+            if is_closing && is_idle {
+                return match self.act() {
+                    // What ran runs again, and finds what it has moved.
+                    Err(error) => Err(error.context("the ends of the last runs could not be kept")),
+                    Ok(()) => Ok(()),
+                };
             }
         }
     }
@@ -230,60 +249,124 @@ impl Server {
         }
     }
 
-    /// Carries actions out in order. Jobs that are kept in a row share a transaction.
+    /// Carries actions out. Where the queue cannot be written, what runs goes on, and the rest waits for the next try.
+    fn go_on(&mut self) {
+        let acted = self.act();
+        let was_held_up = std::mem::replace(&mut self.is_held_up, acted.is_err());
+        match acted {
+            Err(error) if !was_held_up => {
+                let error = escape::line(&crate::with_causes(&error));
+                eprintln!(
+                    "ropewalk: {error}; running transfers go on, nothing else starts, and it is tried again every second"
+                );
+            }
+            Ok(()) if was_held_up => eprintln!("ropewalk: the queue is written again"),
+            _ => {}
+        }
+    }
+
+    /// Carries actions out in order. What is kept in a row shares a transaction.
+    ///
+    /// # Errors
+    /// Where the queue cannot be written: no action that follows is carried out, and the next call goes on there.
     fn act(&mut self) -> Result<()> {
-        let mut open = self.keep.begin();
-        let mut ended = Vec::new();
-        while let Some(action) = self.queue.poll_action() {
-            match action {
-                Action::Keep(id) => {
-                    if let (Some(job), Some(task)) = (self.queue.job(id), self.tasks.get(&id)) {
-                        open.put(job, task, self.summaries.get(&id))?;
-                        ended.extend(job.state.is_ended().then_some(id));
+        self.take_actions();
+        loop {
+            let waits = |action: &&Action| matches!(action, Action::Start(..) | Action::Stop(_));
+            let written = self.actions.iter().take_while(|action| !waits(action));
+            let count = written.count();
+            self.write(count)?;
+            for action in self.actions.drain(..count) {
+                match action {
+                    Action::Keep(id) => {
+                        if self.queue.job(id).is_some_and(|job| job.state.is_ended()) {
+                            self.runner.remove_file(id);
+                        }
                     }
+                    Action::Forget(id) => {
+                        self.tasks.remove(&id);
+                        self.summaries.remove(&id);
+                    }
+                    Action::Limit(id, share) => self.runner.limit(id, share),
+                    Action::Start(..) | Action::Stop(_) => {}
                 }
-                Action::Forget(id) => {
-                    self.tasks.remove(&id);
-                    self.summaries.remove(&id);
-                    open.remove(id)?;
-                }
-                Action::Start(id, share) => {
-                    open.commit()?;
-                    open = self.keep.begin();
+            }
+            match self.actions.pop_front() {
+                Some(Action::Start(id, share)) => {
                     if let Some(task) = self.tasks.get(&id) {
                         self.runner.start(id, task, share);
                     }
                 }
-                Action::Stop(id) => {
-                    open.commit()?;
-                    open = self.keep.begin();
-                    self.runner.stop(id);
-                }
-                Action::Limit(id, share) => self.runner.limit(id, share),
+                Some(Action::Stop(id)) => self.runner.stop(id),
+                _ => return Ok(()),
             }
         }
-        open.commit()?;
-        for id in ended {
-            self.runner.remove_file(id);
+    }
+
+    /// Makes the first actions durable.
+    fn write(&mut self, count: usize) -> Result<()> {
+        let (queue, tasks, summaries) = (&self.queue, &mut self.tasks, &self.summaries);
+        let actions = self.actions.iter().take(count);
+        self.keep.change(|changes| {
+            for action in actions {
+                match *action {
+                    Action::Keep(id) => {
+                        if let (Some(job), Some(task)) = (queue.job(id), tasks.get_mut(&id)) {
+                            if job.state.is_ended() {
+                                task.end();
+                            }
+                            changes.put(job, task, summaries.get(&id))?;
+                        }
+                    }
+                    Action::Forget(id) => changes.remove(id)?,
+                    Action::Start(..) | Action::Stop(_) | Action::Limit(..) => {}
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// Takes a job, once it is on disk: its number is a promise.
+    fn submit(&mut self, task: Task, places: Vec<String>, priority: i32) -> Answer {
+        let id = self.queue.submit(priority, places, sys::now_unix());
+        self.tasks.insert(id, task);
+        self.take_actions();
+        let waiting = |server: &Self| {
+            let actions = server.actions.iter();
+            actions
+                .filter(|action| **action == Action::Keep(id))
+                .count()
+        };
+        let before = waiting(self);
+        match self.act() {
+            // What could not be written may be of another job.
+            Err(error) if waiting(self) == before => {
+                self.queue.withdraw(id);
+                self.tasks.remove(&id);
+                self.actions.retain(|action| {
+                    !matches!(action, Action::Keep(other) | Action::Start(other, _) if *other == id)
+                });
+                let error = crate::with_causes(&error);
+                Answer::Refused {
+                    error: format!("the job cannot be kept and is not taken: {error}"),
+                }
+            }
+            _ => Answer::Submitted { job: id },
         }
-        Ok(())
+    }
+
+    fn take_actions(&mut self) {
+        let actions = std::iter::from_fn(|| self.queue.poll_action());
+        self.actions.extend(actions);
     }
 
     fn answer(&mut self, question: Question, visitor: UnixStream) {
         let answer = match question {
-            Question::Submit { task, priority } => {
-                let id = self
-                    .queue
-                    .submit(priority, task.places.clone(), sys::now_unix());
-                self.tasks.insert(id, task);
-                // The number is a promise: the job is on disk before the visitor reads it.
-                match self.act() {
-                    Ok(()) => Answer::Submitted { job: id },
-                    Err(error) => Answer::Refused {
-                        error: format!("{error:#}"),
-                    },
-                }
-            }
+            Question::Submit {
+                task,
+                places,
+                priority,
+            } => self.submit(*task, places, priority),
             Question::List => Answer::Jobs {
                 limit: self.queue.limit(),
                 jobs: self
@@ -325,7 +408,7 @@ impl Server {
             job: job.clone(),
             label: task.label.clone(),
             from: task.from.clone(),
-            to: task.places.clone(),
+            to: task.to.clone(),
             process: self.runner.process(id),
             last: self.summaries.get(&id).cloned(),
         })
@@ -355,5 +438,66 @@ impl Server {
                 ),
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::inputs::{Inputs, Text};
+
+    /// A server that starts nothing.
+    fn server(folder: &Path) -> Server {
+        let (keep, kept) = Keep::open(folder).unwrap();
+        let settings = Settings {
+            at_once: 0,
+            tries: 1,
+            history: 9,
+        };
+        Server {
+            queue: Queue::new(settings, None, kept.jobs),
+            tasks: kept.tasks,
+            summaries: kept.summaries,
+            keep,
+            actions: VecDeque::new(),
+            is_held_up: false,
+            runner: Runner::new(folder.to_owned(), Arc::new(|_| {})),
+            waiters: Vec::new(),
+        }
+    }
+
+    /// What a run needs is kept until its job has ended, and what is shown of it longer.
+    #[test]
+    fn ended_jobs_are_short() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = dir.path().join("queue");
+        let task = Task {
+            arguments: vec![Text(b"copy".to_vec())],
+            folder: Text(b"/".to_vec()),
+            environment: vec![("PATH".into(), Text(b"/bin".to_vec()))],
+            inputs: Inputs {
+                names: Some(Text(b"many".to_vec())),
+                ..Inputs::default()
+            },
+            label: Some("nightly".into()),
+            from: vec!["/a".into()],
+            to: vec!["h:/b".into()],
+        };
+        let answer = server(&folder).submit(task.clone(), vec!["h:/b".into()], 0);
+        assert!(matches!(answer, Answer::Submitted { job: 1 }));
+        let mut server = server(&folder);
+        assert_eq!(server.tasks[&1], task);
+        server.queue.cancel(1, 5).unwrap();
+        server.act().unwrap();
+        drop(server);
+        let (_, kept) = Keep::open(&folder).unwrap();
+        let shown = Task {
+            label: task.label,
+            from: task.from,
+            to: task.to,
+            ..Task::default()
+        };
+        assert_eq!(kept.tasks[&1], shown);
+        assert!(kept.jobs[0].places.is_empty());
     }
 }

@@ -28,6 +28,18 @@ pub fn say(text: std::fmt::Arguments<'_>) {
     let _ = writeln!(out, "{text}").and_then(|()| out.flush());
 }
 
+/// A path that runs this very program, also after another file has taken its place: then by this process, so that the same version
+/// runs while this process lives.
+pub fn own_program() -> std::io::Result<PathBuf> {
+    use std::os::unix::fs::MetadataExt as _;
+    let path = std::env::current_exe()?;
+    let own = std::fs::metadata("/proc/self/exe")?;
+    match std::fs::metadata(&path) {
+        Ok(found) if (found.dev(), found.ino()) == (own.dev(), own.ino()) => Ok(path),
+        _ => Ok(PathBuf::from(format!("/proc/{}/exe", std::process::id()))),
+    }
+}
+
 /// Whether a person can be asked something: standard error shows it to a terminal, and that terminal is this process's own.
 pub fn has_terminal() -> bool {
     std::io::stderr().is_terminal() && std::fs::File::open("/dev/tty").is_ok()

@@ -5,7 +5,7 @@ use std::fmt;
 use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 use clap::{Args, ValueEnum};
 use ropewalk_master::Request;
 use ropewalk_master::request::{Mapping, NodeRequest, Object, ObjectRequest, Reach, RowRequest};
@@ -14,6 +14,7 @@ use ropewalk_model::{HostPort, Link, NodeSet, Role, TransferSpec, Uri};
 use serde::{Deserialize, Serialize};
 
 use crate::Usage;
+use crate::inputs::{Handed, Inputs, Text};
 use crate::job;
 use crate::options::{DetachArgs, MoveArgs, OutputArgs};
 
@@ -166,9 +167,30 @@ impl TransferArgs {
     /// The specification. A job has the one that was handed over: the file may have changed since.
     pub(crate) fn text(&self) -> Result<String> {
         match job::as_job()? {
-            Some(job) => read_text(job.file()),
+            Some(job) => {
+                let kept = job.inputs()?.specification;
+                let kept = kept.context("the job has no specification")?;
+                String::from_utf8(kept.0).context("the job's specification is not UTF-8")
+            }
             None => read_text(&self.spec),
         }
+    }
+
+    /// What a job needs of it beside its command line.
+    ///
+    /// # Errors
+    /// A file that only this process has.
+    pub(crate) fn handed(&self, text: String) -> Result<Handed> {
+        self.moving.check_detached()?;
+        Ok(Handed {
+            priority: self.detach.priority,
+            inputs: Inputs {
+                specification: Some(Text(text.into_bytes())),
+                ..Inputs::default()
+            },
+            json: self.output.json,
+            ..Handed::default()
+        })
     }
 
     /// The transfer that the specification describes.

@@ -7,6 +7,7 @@ use anyhow::{Context as _, Result, bail};
 use clap::Args;
 use ropewalk_master::request::{FileList, NodeRequest, Object, Options, Same, Stays};
 
+use crate::inputs::Text;
 use crate::{filter, job};
 
 /// What is done to the tree at the destination.
@@ -138,10 +139,10 @@ impl TreeArgs {
     }
 
     /// The names that were read, each with a byte 0 behind it.
-    pub(crate) fn list(&self) -> Option<Vec<u8>> {
+    pub(crate) fn list(&self) -> Option<Text> {
         let end = |name: &Vec<u8>| [name.as_slice(), &[0]].concat();
         let names = self.read.get()?.iter();
-        Some(names.flat_map(end).collect())
+        Some(Text(names.flat_map(end).collect()))
     }
 
     fn names(&self, path: &Path) -> Result<Vec<Vec<u8>>> {
@@ -150,10 +151,8 @@ impl TreeArgs {
         }
         if let Some(job) = job::as_job()? {
             // As it was when the job was handed over.
-            let kept = job
-                .input()
-                .context("cannot read the job's names of files")?;
-            return Ok(split(&kept, true));
+            let kept = job.inputs()?.names.unwrap_or_default();
+            return Ok(split(&kept.0, true));
         }
         let bytes = filter::read(path)
             .with_context(|| format!("cannot read names of files from {}", path.display()))?;

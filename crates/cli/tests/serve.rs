@@ -3,82 +3,11 @@
 mod common;
 
 use std::collections::BTreeMap;
-use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::MetadataExt as _;
-use std::process::{Child, Stdio};
 
-use common::{Place, Ran, assert_same_tree, bytes, make_tree, wait_for};
+use common::serving::{Serving, hand_over, job, jobs, listed, state};
+use common::{Place, assert_same_tree, bytes, make_tree, wait_for};
 use rustix::process::{Pid, Signal, kill_process};
-use serde_json::Value;
-
-/// A running `serve`; ended when dropped.
-struct Serving(Child);
-
-impl Serving {
-    /// Starts it and waits until it takes jobs.
-    fn start(place: &Place, args: &[&str]) -> Self {
-        let mut child = place
-            .command()
-            .arg("serve")
-            .args(args)
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut line = String::new();
-        BufReader::new(child.stdout.take().unwrap())
-            .read_line(&mut line)
-            .unwrap();
-        assert!(line.starts_with("ropewalk serve: "), "{line}");
-        Self(child)
-    }
-
-    fn kill(mut self) {
-        self.0.kill().unwrap();
-        self.0.wait().unwrap();
-    }
-
-    fn signal(&self, signal: Signal) {
-        kill_process(Pid::from_child(&self.0), signal).unwrap();
-    }
-}
-
-impl Drop for Serving {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-/// Hands a copy over and gives its number.
-#[track_caller]
-fn hand_over(place: &Place, args: &[&str]) -> u64 {
-    let ran = place.run(&[&["copy", "--detach", "--json"], args].concat());
-    let ran = ran.assert_status(0);
-    serde_json::from_str::<Value>(&ran.out()).unwrap()["job"]
-        .as_u64()
-        .unwrap()
-}
-
-fn listed(ran: &Ran) -> Vec<Value> {
-    let all: Value = serde_json::from_str(&ran.out()).unwrap();
-    all["jobs"].as_array().unwrap().clone()
-}
-
-/// All jobs.
-fn jobs(place: &Place) -> Vec<Value> {
-    listed(&place.run(&["queue", "--all", "--json"]).assert_status(0))
-}
-
-fn job(place: &Place, id: u64) -> Value {
-    let id = id.to_string();
-    listed(&place.run(&["queue", &id, "--json"]).assert_status(0)).remove(0)
-}
-
-fn state(job: &Value) -> &str {
-    let state = &job["state"];
-    let end = state["end"].as_str();
-    end.unwrap_or_else(|| state["state"].as_str().unwrap())
-}
 
 /// Copies and specifications are handed over, done with the folder and the specification they were handed over with, and listed;
 /// what is wrong with a command shows at once and puts nothing into the queue.
@@ -277,10 +206,14 @@ fn jobs_are_limited_and_cancelled() {
         (state(&job(&place, 1)) == "cancelled").then_some(())
     });
     assert_eq!(state(&job(&place, 3)), "cancelled");
+    // Each is tried, whatever became of those before.
+    let other = hand_over(&place, &["data", "e"]).to_string();
     place
-        .run(&["queue", "--cancel", "1"])
+        .run(&["queue", "--cancel", "1", "77", &other])
         .assert_status(1)
-        .assert_says("job 1 has ended");
+        .assert_says("job 1 has ended")
+        .assert_says("the queue has no job 77")
+        .assert_says(&format!("job {other} cancelled"));
     serving.signal(Signal::INT);
     let mut serving = serving;
     assert_eq!(serving.0.wait().unwrap().code(), Some(0));

@@ -80,12 +80,18 @@ fn note(name: &str, why: &str) -> String {
     format!("{name} was not reached and is left out; the transfer goes on with the others: {why}")
 }
 
-/// An agent of this host is always reached: it does not start where a source is missing.
+/// An agent of this host is always reached. It does not start where a source is missing, or where the host has no process, port or
+/// file left for it, which may pass.
 fn kind_of(nodes: &[NodeRequest], answers: &Answers) -> ErrorKind {
-    let mut failed = nodes.iter().zip(answers).filter(|(_, a)| a.is_err());
-    match failed.all(|(node, _)| node.reach == Reach::Local) {
+    let failed = nodes.iter().zip(answers);
+    let failed = failed.filter_map(|(node, answer)| Some((node, answer.as_ref().err()?)));
+    let failed: Vec<_> = failed.collect();
+    if failed.iter().any(|(node, _)| node.reach != Reach::Local) {
+        return ErrorKind::Unreachable;
+    }
+    match failed.iter().all(|(_, failure)| failure.is_final) {
         true => ErrorKind::Refused,
-        false => ErrorKind::Unreachable,
+        false => ErrorKind::Node,
     }
 }
 

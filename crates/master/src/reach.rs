@@ -235,6 +235,7 @@ impl<N: Fn(Event)> Round<'_, N> {
         let lost = |node: &NodeRequest| Failure {
             text: format!("{}: reaching it failed; this is a bug", node.name),
             is_question: false,
+            is_final: false,
         };
         let all = self.nodes.iter().enumerate();
         all.map(|(number, node)| self.answers.remove(&number).unwrap_or(Err(lost(node))))
@@ -284,7 +285,7 @@ async fn reach_rank(
 ) -> Result<Reached, Failure> {
     let answer = tokio::select! {
         answer = reach(node, options, loopback, Questions::Never, Some(&seat)) => answer,
-        text = seat.failed() => Err(Failure { text, is_question: false }),
+        text = seat.failed() => Err(Failure { text, is_question: false, is_final: false }),
     };
     if let Err(failure) = &answer {
         seat.fail(&failure.text);
@@ -303,6 +304,7 @@ async fn reach(
     let failed = |text: String| Failure {
         text,
         is_question: false,
+        is_final: false,
     };
     match &node.reach {
         Reach::Attached { host, port } => {

@@ -49,6 +49,8 @@ use lanes::Lanes;
 pub enum Failure {
     /// Its sinks could not be made: its destination has not changed.
     Refused(String),
+    /// The same, for a reason that may pass: a full disk.
+    Hindered(String),
     /// Holders gave different contents for the same bytes.
     Differs(String),
     /// Its sink is not as it was written, or its files could not be renamed.
@@ -61,9 +63,13 @@ impl Failure {
     /// The reason, in words.
     #[must_use]
     pub fn text(&self) -> &str {
-        let (Self::Refused(text) | Self::Differs(text) | Self::Sink(text) | Self::Other(text)) =
-            self;
-        text
+        match self {
+            Self::Refused(text)
+            | Self::Hindered(text)
+            | Self::Differs(text)
+            | Self::Sink(text)
+            | Self::Other(text) => text,
+        }
     }
 }
 
@@ -334,7 +340,9 @@ impl Node {
     #[must_use]
     pub fn missing_of_rename(&self) -> Option<RangeSet> {
         let is_trusted = match &self.failure {
-            Some(Failure::Refused(_) | Failure::Differs(_) | Failure::Sink(_)) => false,
+            Some(
+                Failure::Refused(_) | Failure::Hindered(_) | Failure::Differs(_) | Failure::Sink(_),
+            ) => false,
             Some(Failure::Other(_)) | None => self.early.is_none(),
         };
         let is_read_back =
@@ -509,7 +517,11 @@ impl Node {
             longest_stall: watch.longest_stall().max(trailing).0,
             revision: self.revision,
             differs: matches!(self.failure, Some(Failure::Differs(_))),
-            refused: matches!(self.failure, Some(Failure::Refused(_))),
+            refused: matches!(
+                self.failure,
+                Some(Failure::Refused(_) | Failure::Hindered(_))
+            ),
+            may_pass: matches!(self.failure, Some(Failure::Hindered(_))),
             units: self.fetch.hashed_units(),
             compared_units: compared.units,
             compared_bytes: compared.bytes,

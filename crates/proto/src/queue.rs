@@ -30,7 +30,7 @@ const PAUSE_MAX: u64 = 600;
 pub struct Settings {
     /// Jobs that run at one time.
     pub at_once: usize,
-    /// Tries of one job, the first included; 1 at least.
+    /// Tries of one job that do not get on, one after the other; 1 at least.
     pub tries: u32,
     /// Ended jobs that are remembered.
     pub history: usize,
@@ -43,16 +43,20 @@ pub struct Job {
     pub id: u64,
     /// Higher ones run first, equal ones in the order of their numbers.
     pub priority: i32,
-    /// Jobs that share one of these do not run at the same time.
+    /// Jobs that meet in one of these do not run at the same time; one that ends with `/` is all that lies directly in that folder.
+    /// None of a job that has ended.
     pub places: Vec<String>,
     /// When it was submitted.
     pub submitted: u64,
     /// What it does now.
     pub state: State,
-    /// Runs that failed.
+    /// Runs that failed since one got on.
     pub failures: u32,
     /// Why the last of them did.
     pub reason: Option<String>,
+    /// Most bytes that were safe at the end of one of its runs.
+    #[serde(default)]
+    pub safe_bytes: u64,
 }
 
 /// What a job does now.
@@ -115,6 +119,8 @@ pub enum Ran {
         reason: String,
         /// Another run would fail in the same way.
         is_final: bool,
+        /// Bytes that are safe at destinations, those of earlier runs included; 0 where that is not known.
+        safe_bytes: u64,
     },
 }
 
@@ -246,11 +252,22 @@ impl Queue {
             state: State::Waiting { not_before: 0 },
             failures: 0,
             reason: None,
+            safe_bytes: 0,
         };
         self.jobs.insert(id, job);
         self.actions.push_back(Action::Keep(id));
         self.start(now);
         id
+    }
+
+    /// Takes a job back that was just submitted and could not be kept: it never was in the queue.
+    ///
+    /// The driver carries out none of its actions.
+    pub fn withdraw(&mut self, id: u64) {
+        self.jobs.remove(&id);
+        if self.running.remove(&id).is_some() {
+            self.share();
+        }
     }
 
     /// Takes a job out of the queue, or stops its run.
@@ -293,7 +310,16 @@ impl Queue {
                 job.state = State::Waiting { not_before: 0 };
                 self.actions.push_back(Action::Keep(id));
             }
-            Ran::Failed { reason, is_final } => {
+            Ran::Failed {
+                reason,
+                is_final,
+                safe_bytes,
+            } => {
+                // What gets on, however slowly, is not given up.
+                if safe_bytes > job.safe_bytes {
+                    job.safe_bytes = safe_bytes;
+                    job.failures = 0;
+                }
                 job.failures += 1;
                 job.reason = Some(reason);
                 if is_final || job.failures >= self.settings.tries {
@@ -342,6 +368,7 @@ impl Queue {
     fn end(&mut self, id: u64, end: End, now: u64) {
         if let Some(job) = self.jobs.get_mut(&id) {
             job.state = State::Ended { at: now, end };
+            job.places = Vec::new();
             self.actions.push_back(Action::Keep(id));
             self.history.push_back(id);
             self.forget_old();
@@ -396,10 +423,9 @@ impl Queue {
         };
         let is_free = |job: &&Job| {
             let is_used = |place: &String| {
-                self.running
-                    .keys()
-                    .filter_map(|id| self.jobs.get(id))
-                    .any(|other| other.places.contains(place))
+                let running = self.running.keys().filter_map(|id| self.jobs.get(id));
+                let mut used = running.flat_map(|other| &other.places);
+                used.any(|other| meet(place, other))
             };
             !job.places.iter().any(is_used)
         };
@@ -467,229 +493,20 @@ impl Queue {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const SETTINGS: Settings = Settings {
-        at_once: 2,
-        tries: 3,
-        history: 4,
-    };
-
-    fn queue() -> Queue {
-        Queue::new(SETTINGS, None, Vec::new())
-    }
-
-    fn actions(queue: &mut Queue) -> Vec<Action> {
-        std::iter::from_fn(|| queue.poll_action()).collect()
-    }
-
-    fn started(queue: &mut Queue) -> Vec<u64> {
-        let all = actions(queue).into_iter();
-        all.filter_map(|action| match action {
-            Action::Start(id, _) => Some(id),
-            _ => None,
-        })
-        .collect()
-    }
-
-    fn failed(reason: &str) -> Ran {
-        Ran::Failed {
-            reason: reason.into(),
-            is_final: false,
-        }
-    }
-
-    fn end_of(queue: &Queue, id: u64) -> Option<End> {
-        match queue.job(id)?.state {
-            State::Ended { end, .. } => Some(end),
-            _ => None,
-        }
-    }
-
-    /// A job is kept before it starts, and as ended before the next starts; higher priorities go first.
-    #[test]
-    fn jobs_run_by_priority() {
-        let mut queue = queue();
-        let submit = |queue: &mut Queue, priority| queue.submit(priority, Vec::new(), 100);
-        let first = submit(&mut queue, 0);
-        assert_eq!(
-            actions(&mut queue),
-            [
-                Action::Keep(first),
-                Action::Keep(first),
-                Action::Start(first, None)
-            ]
-        );
-        let second = submit(&mut queue, 0);
-        let (late, urgent) = (submit(&mut queue, 0), submit(&mut queue, 5));
-        assert_eq!(started(&mut queue), [second]);
-        queue.ended(first, Ran::Done, 110);
-        assert_eq!(
-            actions(&mut queue),
-            [
-                Action::Keep(first),
-                Action::Keep(urgent),
-                Action::Start(urgent, None)
-            ]
-        );
-        queue.ended(urgent, Ran::Done, 110);
-        assert_eq!(started(&mut queue), [late]);
-        assert_eq!(end_of(&queue, first), Some(End::Done));
-    }
-
-    /// Jobs to one place do not run together; one behind them does.
-    #[test]
-    fn a_place_has_one_job() {
-        let mut queue = queue();
-        let place = || vec!["host:/set".to_owned()];
-        let first = queue.submit(0, place(), 0);
-        let second = queue.submit(0, place(), 0);
-        let third = queue.submit(0, Vec::new(), 0);
-        assert_eq!(started(&mut queue), [first, third]);
-        queue.ended(first, Ran::Done, 1);
-        assert_eq!(started(&mut queue), [second]);
-    }
-
-    /// A failed job waits longer each time, others run meanwhile; after the last try, or where another would not help, it has failed.
-    #[test]
-    fn failed_jobs_are_tried_again() {
-        let mut queue = queue();
-        let id = queue.submit(0, Vec::new(), 0);
-        assert_eq!(started(&mut queue), [id]);
-        queue.ended(id, failed("no route"), 10);
-        assert!(started(&mut queue).is_empty());
-        queue.tick(14);
-        assert!(started(&mut queue).is_empty());
-        queue.tick(15);
-        assert_eq!(started(&mut queue), [id]);
-        queue.ended(id, failed("no route"), 20);
-        queue.tick(29);
-        assert!(started(&mut queue).is_empty());
-        // The clock was set back by a day.
-        queue.tick(0);
-        assert!(started(&mut queue).is_empty());
-        let mut early = Queue::new(SETTINGS, None, queue.jobs().cloned().collect());
-        early.jobs.get_mut(&id).unwrap().state = State::Waiting {
-            not_before: 100_000,
-        };
-        early.tick(10);
-        assert_eq!(started(&mut early), [id]);
-        queue.tick(30);
-        assert_eq!(started(&mut queue), [id]);
-        queue.ended(id, failed("still no route"), 31);
-        assert_eq!(end_of(&queue, id), Some(End::Failed));
-        let job = queue.job(id).unwrap();
-        assert_eq!(
-            (job.failures, job.reason.as_deref()),
-            (3, Some("still no route"))
-        );
-        let id = queue.submit(0, Vec::new(), 40);
-        let ran = Ran::Failed {
-            reason: "bad name".into(),
-            is_final: true,
-        };
-        queue.ended(id, ran, 41);
-        assert_eq!(end_of(&queue, id), Some(End::Failed));
-    }
-
-    /// What ran when the master was killed runs again before later ones, and counts as no failure; what it was to cancel does not.
-    #[test]
-    fn a_killed_master_goes_on() {
-        let mut queue = queue();
-        for _ in 0..4 {
-            queue.submit(0, Vec::new(), 0);
-        }
-        assert_eq!(started(&mut queue), [1, 2]);
-        queue.cancel(2, 5).unwrap();
-        let mut queue = Queue::new(SETTINGS, None, queue.jobs().cloned().collect());
-        assert_eq!(actions(&mut queue), [Action::Keep(1), Action::Keep(2)]);
-        queue.tick(9);
-        assert_eq!(started(&mut queue), [1, 3]);
-        assert_eq!(end_of(&queue, 2), Some(End::Cancelled));
-        assert_eq!(queue.job(1).unwrap().failures, 0);
-        assert_eq!(queue.submit(0, Vec::new(), 9), 5);
-    }
-
-    /// Waiting jobs are cancelled at once, running ones when they have stopped; one that is done by then is done.
-    #[test]
-    fn jobs_are_cancelled() {
-        let mut queue = queue();
-        for _ in 0..3 {
-            queue.submit(0, Vec::new(), 0);
-        }
-        actions(&mut queue);
-        queue.cancel(3, 1).unwrap();
-        assert_eq!(actions(&mut queue), [Action::Keep(3)]);
-        queue.cancel(1, 1).unwrap();
-        queue.cancel(2, 1).unwrap();
-        assert!(actions(&mut queue).contains(&Action::Stop(1)));
-        queue.ended(1, failed("stopped"), 2);
-        queue.ended(2, Ran::Done, 2);
-        let ends = [1, 2, 3].map(|id| end_of(&queue, id).unwrap());
-        assert_eq!(ends, [End::Cancelled, End::Done, End::Cancelled]);
-        assert_eq!(queue.cancel(3, 3), Err(CancelError::Ended(3)));
-        assert_eq!(queue.cancel(9, 3), Err(CancelError::Unknown(9)));
-    }
-
-    /// The oldest ended jobs are forgotten.
-    #[test]
-    fn history_is_bounded() {
-        let mut queue = queue();
-        for id in 1..=6 {
-            queue.submit(0, Vec::new(), id);
-            queue.ended(id, Ran::Done, id);
-        }
-        let left: Vec<u64> = queue.jobs().map(|job| job.id).collect();
-        assert_eq!(left, [3, 4, 5, 6]);
-        let forgotten = actions(&mut queue)
-            .into_iter()
-            .filter(|action| matches!(action, Action::Forget(_)));
-        assert_eq!(forgotten.count(), 2);
-    }
-
-    /// The shares of a limit never sum to more, at any moment, and follow use.
-    #[test]
-    fn the_limit_is_shared() {
-        let mut queue = Queue::new(SETTINGS, Some(1000), Vec::new());
-        queue.submit(0, Vec::new(), 0);
-        assert!(actions(&mut queue).contains(&Action::Start(1, Some(1000))));
-        queue.submit(0, Vec::new(), 0);
-        let told = actions(&mut queue);
-        let cut = told
-            .iter()
-            .position(|action| *action == Action::Limit(1, Some(500)));
-        let start = told
-            .iter()
-            .position(|action| *action == Action::Start(2, Some(500)));
-        assert!(cut.unwrap() < start.unwrap(), "{told:?}");
-        queue.observe(1, 400.0);
-        queue.observe(2, 0.0);
-        queue.tick(1);
-        assert_eq!(
-            actions(&mut queue),
-            [Action::Limit(2, Some(250)), Action::Limit(1, Some(750))]
-        );
-        queue.ended(2, Ran::Done, 2);
-        assert!(actions(&mut queue).contains(&Action::Limit(1, Some(1000))));
-        queue.set_limit(None);
-        assert_eq!(actions(&mut queue), [Action::Limit(1, None)]);
-    }
-
-    /// A master that ends stops what runs and starts nothing; the next one goes on.
-    #[test]
-    fn closing_stops_runs() {
-        let mut queue = queue();
-        for _ in 0..3 {
-            queue.submit(0, Vec::new(), 0);
-        }
-        actions(&mut queue);
-        queue.close();
-        assert_eq!(actions(&mut queue), [Action::Stop(1), Action::Stop(2)]);
-        queue.ended(1, Ran::Interrupted, 1);
-        queue.ended(2, Ran::Interrupted, 1);
-        assert!(started(&mut queue).is_empty());
-        assert!(queue.is_idle());
-    }
+/// Whether two jobs would write to one place.
+fn meet(place: &str, other: &str) -> bool {
+    place == other || is_in(place, other) || is_in(other, place)
 }
+
+/// Whether a place lies directly in a folder that ends with `/`.
+fn is_in(place: &str, folder: &str) -> bool {
+    let folder = folder.strip_suffix('/');
+    folder.is_some_and(|folder| {
+        place
+            .rsplit_once('/')
+            .is_some_and(|(above, _)| above == folder)
+    })
+}
+
+#[cfg(test)]
+mod tests;

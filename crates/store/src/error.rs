@@ -545,6 +545,16 @@ impl StoreError {
         }
     }
 
+    /// Whether the same request may succeed later, though the request itself stays as it is: space is made, a file system answers
+    /// again. What only another request, or another mode of a file, changes does not pass.
+    #[must_use]
+    pub fn may_pass(&self) -> bool {
+        matches!(
+            self,
+            Self::DiskFull { .. } | Self::NoInodes { .. } | Self::Leased { .. } | Self::Io { .. }
+        )
+    }
+
     /// Whether the same call may succeed later without anybody acting: the machine was short of
     /// open files or memory, a network file system hiccuped, or another program kept a lease.
     #[must_use]
@@ -623,6 +633,23 @@ mod tests {
             words.contains("\"file\"") && words.contains("lease"),
             "{words}"
         );
+    }
+
+    /// Space is made and a server returns; a name, a mode and a kind stay as they are.
+    #[test]
+    fn some_reasons_pass() {
+        for (errno, passes) in [
+            (Errno::NOSPC, true),
+            (Errno::DQUOT, true),
+            (Errno::IO, true),
+            (Errno::STALE, true),
+            (Errno::ACCESS, false),
+            (Errno::NOENT, false),
+            (Errno::ROFS, false),
+        ] {
+            let error = StoreError::from_errno(Operation::Create, "file", errno);
+            assert_eq!(error.may_pass(), passes, "{error}");
+        }
     }
 
     /// What is no folder cannot be copied into.

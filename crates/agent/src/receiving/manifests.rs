@@ -19,7 +19,10 @@ const MEMORY_LEN: u64 = 16 << 20;
 
 /// A sink cannot be made: this node's destination has not changed.
 fn refused(error: &StoreError) -> Failure {
-    Failure::Refused(error.to_string())
+    match error.may_pass() {
+        true => Failure::Hindered(error.to_string()),
+        false => Failure::Refused(error.to_string()),
+    }
 }
 
 /// What another node of a shared destination has made is not here.

@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// How long an answer that is not awaited may take: the queue writes to its disk.
 const ANSWER_TIME: Duration = Duration::from_secs(60);
 
-/// Longest question or answer: some ten thousand jobs.
+/// Longest question or answer: a job with its list of files, or some ten thousand jobs.
 const LINE_MAX: u64 = 64 << 20;
 
 /// After a connection that could not be accepted.
@@ -35,7 +35,9 @@ pub(crate) enum Question {
     /// Take this job.
     Submit {
         /// What it does.
-        task: Task,
+        task: Box<Task>,
+        /// Where it writes; jobs that meet in one of these run one after the other.
+        places: Vec<String>,
         /// Higher ones run first.
         priority: i32,
     },
@@ -149,9 +151,12 @@ impl Door {
                 };
                 let asked = asked.clone();
                 // One that says nothing holds up no other.
-                let heard = std::thread::Builder::new().spawn(move || {
-                    if let Ok(question) = hear(&visitor) {
-                        asked(question, visitor);
+                let heard = std::thread::Builder::new().spawn(move || match hear(&visitor) {
+                    Ok(question) => asked(question, visitor),
+                    Err(error) => {
+                        let error =
+                            format!("`ropewalk serve` does not understand this: {error:#}; is it another version?");
+                        reply(&visitor, &Answer::Refused { error });
                     }
                 });
                 drop(heard);
@@ -186,16 +191,36 @@ pub(super) fn reply(mut visitor: &UnixStream, answer: &Answer) {
     }
 }
 
+/// Asks the running `serve`; what it refuses is an error.
+///
+/// # Errors
+/// As [`ask_for`], and what it refuses.
+pub(super) fn ask(question: &Question) -> Result<Answer> {
+    match ask_for(question)? {
+        Answer::Refused { error } => bail!("{error}"),
+        answer => Ok(answer),
+    }
+}
+
 /// Asks the running `serve`.
 ///
 /// # Errors
-/// When none runs, or it does not answer; what it refuses is an error, too.
-pub(super) fn ask(question: &Question) -> Result<Answer> {
+/// When none runs, it does not answer, or the question is too long.
+pub(super) fn ask_for(question: &Question) -> Result<Answer> {
+    let line = format!("{}\n", serde_json::to_string(question)?);
+    if line.len() as u64 > LINE_MAX {
+        bail!(
+            "with what this command has read (lists of files, patterns, a specification) its job takes {} MiB, and `ropewalk serve` \
+             keeps at most {} MiB of one; split it, or run it without --detach",
+            (line.len() as u64).div_ceil(1 << 20),
+            LINE_MAX >> 20
+        );
+    }
     let path = path()?;
     let mut stream = UnixStream::connect(&path).context(
         "no `ropewalk serve` of yours runs on this host; start it, for example with: nohup ropewalk serve &",
     )?;
-    stream.write_all(format!("{}\n", serde_json::to_string(question)?).as_bytes())?;
+    stream.write_all(line.as_bytes())?;
     let waits = matches!(question, Question::Wait { .. });
     stream.set_read_timeout((!waits).then_some(ANSWER_TIME))?;
     let mut line = String::new();
@@ -205,10 +230,5 @@ pub(super) fn ask(question: &Question) -> Result<Answer> {
     if line.is_empty() {
         bail!("`ropewalk serve` ended before it answered; the next one goes on with its jobs");
     }
-    match serde_json::from_str(&line)
-        .context("`ropewalk serve` gave no answer; is it another version?")?
-    {
-        Answer::Refused { error } => bail!("{error}"),
-        answer => Ok(answer),
-    }
+    serde_json::from_str(&line).context("`ropewalk serve` gave no answer; is it another version?")
 }

@@ -1,7 +1,9 @@
 //! The queue on disk: one record for each job in an embedded database, in a folder that only the user may enter.
+//!
+//! A database that could not be written once takes nothing more until it is opened again: [`Keep::begin`] does that.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 use redb::{
@@ -21,7 +23,7 @@ const JOBS: TableDefinition<u64, &[u8]> = TableDefinition::new("jobs");
 const VALUES: TableDefinition<&str, u64> = TableDefinition::new("values");
 
 /// Version of the records.
-const FORMAT: u64 = 1;
+const FORMAT: u64 = 2;
 
 #[derive(Serialize, Deserialize)]
 struct Record<'a> {
@@ -40,14 +42,30 @@ pub(super) struct Kept {
 
 /// The database; open in one process at a time.
 pub(super) struct Keep {
-    database: Database,
+    path: PathBuf,
+    // None after an error.
+    database: Option<Database>,
 }
 
 /// Changes that become durable together.
 pub(super) struct Changes<'a> {
-    database: &'a Database,
+    keep: &'a mut Keep,
     // From the first change on.
     begun: Option<WriteTransaction>,
+}
+
+/// Opens or makes the database.
+fn open(path: &Path) -> Result<Database> {
+    let shown = path.display();
+    match Database::create(path) {
+        Ok(database) => Ok(database),
+        Err(DatabaseError::DatabaseAlreadyOpen) => {
+            bail!(
+                "another `ropewalk serve` has {shown} open; it takes jobs already (`ropewalk queue` shows them)"
+            )
+        }
+        Err(error) => Err(error).with_context(|| format!("cannot open {shown}")),
+    }
 }
 
 impl Keep {
@@ -58,75 +76,88 @@ impl Keep {
     pub fn open(folder: &Path) -> Result<(Self, Kept)> {
         desk::private_folder(folder)?;
         let path = folder.join("queue.redb");
-        let shown = path.display();
-        let database = match Database::create(&path) {
-            Ok(database) => database,
-            Err(DatabaseError::DatabaseAlreadyOpen) => {
-                bail!(
-                    "another `ropewalk serve` has {shown} open; it takes jobs already (`ropewalk queue` shows them)"
-                )
-            }
-            Err(error) => return Err(error).with_context(|| format!("cannot open {shown}")),
-        };
-        let keep = Self { database };
-        let kept = keep.read().with_context(|| {
+        let database = open(&path)?;
+        let kept = read(&database).with_context(|| {
+            let shown = path.display();
             format!("cannot read {shown}; move it away to begin with an empty queue")
         })?;
+        let keep = Self {
+            path,
+            database: Some(database),
+        };
         Ok((keep, kept))
     }
 
-    fn read(&self) -> Result<Kept> {
-        let begun = self.database.begin_write()?;
-        {
-            let mut values = begun.open_table(VALUES)?;
-            let found = values.get("format")?.map(|value| value.value());
-            match found {
-                None => drop(values.insert("format", FORMAT)?),
-                Some(FORMAT) => {}
-                Some(other) => {
-                    bail!(
-                        "it has format {other}, and this version reads {FORMAT}; use the ropewalk that wrote it"
-                    )
-                }
-            }
-            begun.open_table(JOBS)?;
+    /// Begins changes; nothing is written until the first one.
+    pub fn begin(&mut self) -> Changes<'_> {
+        Changes {
+            keep: self,
+            begun: None,
         }
-        begun.commit()?;
-        let mut kept = Kept::default();
-        let reading = self.database.begin_read()?;
-        let table = reading.open_table(JOBS)?;
-        for entry in table.iter()? {
-            let (id, record) = entry?;
-            let id = id.value();
-            let record: Record = serde_json::from_slice(record.value())
-                .with_context(|| format!("the record of job {id} cannot be read"))?;
-            kept.jobs.push(record.job.into_owned());
-            kept.tasks.insert(id, record.task.into_owned());
-            if let Some(last) = record.last {
-                kept.summaries.insert(id, last.into_owned());
-            }
-        }
-        Ok(kept)
     }
 
-    /// Begins changes; nothing is written until the first one.
-    pub fn begin(&self) -> Changes<'_> {
-        Changes {
-            database: &self.database,
-            begun: None,
+    /// Makes all of `write`'s changes durable, or none; after an error the database is opened again at the next ones.
+    ///
+    /// # Errors
+    /// What the database, or its disk, says.
+    pub fn change(&mut self, write: impl FnOnce(&mut Changes<'_>) -> Result<()>) -> Result<()> {
+        let mut changes = self.begin();
+        let written = write(&mut changes).and_then(|()| changes.commit());
+        if written.is_err() {
+            self.database = None;
+        }
+        written
+    }
+
+    fn database(&mut self) -> Result<&Database> {
+        match &mut self.database {
+            Some(database) => Ok(database),
+            none => Ok(none.insert(open(&self.path)?)),
         }
     }
 }
 
-impl Changes<'_> {
-    fn begun(&mut self) -> Result<&WriteTransaction> {
-        match &mut self.begun {
-            Some(begun) => Ok(begun),
-            none => {
-                let begun = self.database.begin_write();
-                Ok(none.insert(begun.context("cannot write the queue")?))
+fn read(database: &Database) -> Result<Kept> {
+    let begun = database.begin_write()?;
+    {
+        let mut values = begun.open_table(VALUES)?;
+        let found = values.get("format")?.map(|value| value.value());
+        match found {
+            None => drop(values.insert("format", FORMAT)?),
+            Some(FORMAT) => {}
+            Some(other) => {
+                bail!(
+                    "it has format {other}, and this version reads {FORMAT}; use the ropewalk that wrote it"
+                )
             }
         }
+        begun.open_table(JOBS)?;
+    }
+    begun.commit()?;
+    let mut kept = Kept::default();
+    let reading = database.begin_read()?;
+    let table = reading.open_table(JOBS)?;
+    for entry in table.iter()? {
+        let (id, record) = entry?;
+        let id = id.value();
+        let record: Record = serde_json::from_slice(record.value())
+            .with_context(|| format!("the record of job {id} cannot be read"))?;
+        kept.jobs.push(record.job.into_owned());
+        kept.tasks.insert(id, record.task.into_owned());
+        if let Some(last) = record.last {
+            kept.summaries.insert(id, last.into_owned());
+        }
+    }
+    Ok(kept)
+}
+
+impl Changes<'_> {
+    fn begun(&mut self) -> Result<&WriteTransaction> {
+        if self.begun.is_none() {
+            let begun = self.keep.database()?.begin_write();
+            self.begun = Some(begun.context("cannot write the queue")?);
+        }
+        self.begun.as_ref().context("cannot write the queue")
     }
 
     /// Writes a job.
@@ -168,16 +199,19 @@ mod tests {
     use ropewalk_proto::queue::State;
 
     use super::*;
+    use crate::inputs::{Inputs, Text};
 
     fn task(name: &str) -> Task {
         Task {
-            arguments: vec![b"copy".to_vec(), vec![0xff, b'a'], name.as_bytes().to_vec()],
-            folder: b"/".to_vec(),
-            environment: vec![("PATH".into(), b"/bin".to_vec())],
-            input: None,
+            arguments: [&b"copy"[..], &[0xff, b'a'], name.as_bytes()]
+                .map(|word| Text(word.to_vec()))
+                .into(),
+            folder: Text(b"/".to_vec()),
+            environment: vec![("PATH".into(), Text(b"/bin".to_vec()))],
+            inputs: Inputs::default(),
             label: None,
             from: vec!["a".into()],
-            places: vec![name.into()],
+            to: vec![name.into()],
         }
     }
 
@@ -190,6 +224,7 @@ mod tests {
             state: State::Waiting { not_before: 9 },
             failures: 1,
             reason: Some("no route".into()),
+            safe_bytes: 11,
         }
     }
 
@@ -198,16 +233,19 @@ mod tests {
     fn jobs_are_kept() {
         let dir = tempfile::tempdir().unwrap();
         let folder = dir.path().join("queue");
-        let (keep, kept) = Keep::open(&folder).unwrap();
+        let (mut keep, kept) = Keep::open(&folder).unwrap();
         assert!(kept.jobs.is_empty());
-        let mut changes = keep.begin();
-        for id in 1..=3 {
-            changes.put(&job(id), &task("b"), None).unwrap();
-        }
-        changes.commit().unwrap();
-        let mut changes = keep.begin();
-        changes.remove(2).unwrap();
-        changes.commit().unwrap();
+        let put = |id, changes: &mut Changes<'_>| changes.put(&job(id), &task("b"), None);
+        keep.change(|changes| (1..=3).try_for_each(|id| put(id, changes)))
+            .unwrap();
+        keep.change(|changes| changes.remove(2)).unwrap();
+        // After an error it is opened again.
+        let failed = keep.change(|changes| {
+            put(9, changes)?;
+            bail!("the disk is full")
+        });
+        assert_eq!(failed.unwrap_err().to_string(), "the disk is full");
+        keep.change(|changes| put(3, changes)).unwrap();
         let mut lost = keep.begin();
         lost.put(&job(4), &task("b"), None).unwrap();
         drop(lost);
@@ -225,7 +263,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let folder = dir.path().join("queue");
         let (keep, _) = Keep::open(&folder).unwrap();
-        let begun = keep.database.begin_write().unwrap();
+        let begun = keep.database.as_ref().unwrap().begin_write().unwrap();
         begun
             .open_table(VALUES)
             .unwrap()
@@ -235,7 +273,7 @@ mod tests {
         drop(keep);
         let error = format!("{:#}", Keep::open(&folder).err().unwrap());
         assert!(
-            error.contains("it has format 2, and this version reads 1"),
+            error.contains("it has format 3, and this version reads 2"),
             "{error}"
         );
     }

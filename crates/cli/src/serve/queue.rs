@@ -59,7 +59,8 @@ Examples:
   ropewalk queue --cancel 17 18
   ropewalk queue --limit 2Gbit
 
-Exit status: 0, 1 failed (with --wait: a job did not move all), 2 usage.";
+Exit status: 0, 1 failed (with --wait: a job did not move all; with --cancel: one had ended, or there is none of that
+number; the others are cancelled), 2 usage.";
 
 /// What `--json` prints.
 #[derive(Serialize)]
@@ -76,11 +77,7 @@ pub(crate) fn run(args: &QueueArgs) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     if args.cancel {
-        for &job in &args.jobs {
-            door::ask(&Question::Cancel { job })?;
-            say(format_args!("job {job} cancelled"));
-        }
-        return Ok(ExitCode::SUCCESS);
+        return cancel(&args.jobs);
     }
     let (limit, mut jobs) = list()?;
     if let Some(unknown) = args
@@ -139,6 +136,21 @@ pub(crate) fn run(args: &QueueArgs) -> Result<ExitCode> {
         true => ExitCode::from(EXIT_FAILED),
         false => ExitCode::SUCCESS,
     })
+}
+
+/// Cancels each job, and says of each what became of it.
+fn cancel(jobs: &[u64]) -> Result<ExitCode> {
+    let mut status = ExitCode::SUCCESS;
+    for &job in jobs {
+        match door::ask_for(&Question::Cancel { job })? {
+            Answer::Refused { error } => {
+                eprintln!("ropewalk: {}", escape::line(&error));
+                status = ExitCode::from(EXIT_FAILED);
+            }
+            _ => say(format_args!("job {job} cancelled")),
+        }
+    }
+    Ok(status)
 }
 
 fn list() -> Result<(Option<u64>, Vec<Entry>)> {
@@ -234,6 +246,7 @@ mod tests {
                 state,
                 failures: 0,
                 reason: None,
+                safe_bytes: 0,
             },
             label: None,
             from: vec!["/a".into()],

@@ -1,13 +1,13 @@
 //! Runs of jobs: processes of this program that end with their standard input (`job` is their side of it).
 //!
 //! A process holds a lock on the job's file while it lives, so a run that a killed master has left behind ends before the next one
-//! begins. The file holds what was kept of the command's input. Standard input has lines `limit BYTES` and `limit none`.
+//! begins. The file holds what the command had read. Standard input has lines `limit BYTES` and `limit none`.
 
 use std::collections::BTreeMap;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::os::unix::ffi::OsStringExt as _;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -20,8 +20,9 @@ use ropewalk_proto::report::{ErrorKind, Event, Report};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::task::{Summary, Task};
-use crate::escape;
+use crate::inputs::{Inputs, Text};
 use crate::job::{EXIT_STOPPED, Given, JOB};
+use crate::{escape, sys};
 
 /// Bytes of a run's standard error that are kept: its end.
 const ERROR_LEN: usize = 2048;
@@ -120,6 +121,7 @@ impl Runner {
                     Ran::Failed {
                         reason: format!("{error:#}"),
                         is_final: false,
+                        safe_bytes: 0,
                     },
                     None,
                 ),
@@ -130,6 +132,7 @@ impl Runner {
             let ran = Ran::Failed {
                 reason: format!("cannot start a thread: {error}"),
                 is_final: false,
+                safe_bytes: 0,
             };
             (self.happened)(Happened::Ended(id, ran, None));
         }
@@ -141,6 +144,18 @@ impl Runner {
             let mut live = lock(live);
             live.is_stopped = true;
             live.signal();
+        }
+    }
+
+    /// Whether nothing runs.
+    pub fn is_idle(&self) -> bool {
+        self.running.is_empty()
+    }
+
+    /// Has all runs end in order.
+    pub fn stop_all(&self) {
+        for &id in self.running.keys() {
+            self.stop(id);
         }
     }
 
@@ -197,8 +212,7 @@ fn run(
     happened: &Listener,
 ) -> Result<(Ran, Option<Summary>)> {
     let shown = given.file.display();
-    write_file(&given.file, task.input.as_deref())
-        .with_context(|| format!("cannot write {shown}"))?;
+    write_file(&given.file, &task.inputs).with_context(|| format!("cannot write {shown}"))?;
     let mut child = start(task, given)?;
     {
         let mut live = lock(live);
@@ -277,7 +291,22 @@ fn meaning(
     Ran::Failed {
         reason: said.unwrap_or_else(|| format!("its process ended: {status}")),
         is_final,
+        safe_bytes: report.map_or(0, safe_bytes),
     }
+}
+
+/// What is at destinations: what the run has moved, and what it has found.
+fn safe_bytes(report: &Report) -> u64 {
+    let landing = &report.landing;
+    let found = [
+        landing.unchanged_bytes,
+        landing.kept_bytes,
+        landing.resumed_bytes,
+    ];
+    let found = found
+        .iter()
+        .fold(0, |sum: u64, bytes| sum.saturating_add(*bytes));
+    report.delivered_bytes.saturating_add(found)
 }
 
 /// A handle that stays that of this process.
@@ -288,11 +317,11 @@ fn handle(child: &Child) -> Option<(u32, std::os::fd::OwnedFd)> {
 }
 
 fn start(task: &Task, given: &Given) -> Result<Child> {
-    let program = std::env::current_exe().context("this program's own path is not known")?;
+    let program = sys::own_program().context("this program's own path is not known")?;
     let given = serde_json::to_string(given).context("cannot write a job as JSON")?;
-    let folder = OsString::from_vec(task.folder.clone());
-    let text = |bytes: &Vec<u8>| OsString::from_vec(bytes.clone());
-    let shown = Path::new(&folder).display().to_string();
+    let text = |text: &Text| OsString::from_vec(text.0.clone());
+    let folder = OsStr::from_bytes(&task.folder.0);
+    let shown = Path::new(folder).display().to_string();
     Command::new(program)
         .args(task.arguments.iter().map(text))
         .env_clear()
@@ -302,7 +331,7 @@ fn start(task: &Task, given: &Given) -> Result<Child> {
                 .map(|(name, value)| (name, text(value))),
         )
         .env(JOB, given)
-        .current_dir(&folder)
+        .current_dir(folder)
         // Ctrl-C at the terminal of `serve` reaches `serve` alone, which stops its runs in order.
         .process_group(0)
         .stdin(Stdio::piped())
@@ -313,11 +342,11 @@ fn start(task: &Task, given: &Given) -> Result<Child> {
 }
 
 /// Writes the job's file; a run that is left keeps its lock on the same file.
-fn write_file(path: &Path, text: Option<&[u8]>) -> std::io::Result<()> {
+fn write_file(path: &Path, inputs: &Inputs) -> std::io::Result<()> {
     use std::os::unix::fs::OpenOptionsExt as _;
     let mut options = File::options();
     let options = options.write(true).create(true).truncate(true).mode(0o600);
-    options.open(path)?.write_all(text.unwrap_or_default())
+    options.open(path)?.write_all(&serde_json::to_vec(inputs)?)
 }
 
 #[cfg(test)]
@@ -331,7 +360,9 @@ mod tests {
 
     fn failed(ran: Ran) -> (String, bool) {
         match ran {
-            Ran::Failed { reason, is_final } => (reason, is_final),
+            Ran::Failed {
+                reason, is_final, ..
+            } => (reason, is_final),
             other => panic!("{other:?}"),
         }
     }
@@ -354,12 +385,25 @@ mod tests {
             (ErrorKind::Unreachable, false),
             (ErrorKind::Lost, false),
             (ErrorKind::Missing, false),
+            (ErrorKind::Node, false),
             (ErrorKind::Refused, true),
             (ErrorKind::Specification, true),
         ] {
             let ran = meaning(exit(4), Some(&report(kind)), None, false);
             assert_eq!(failed(ran), ("why".into(), is_final));
         }
+        let mut moved = report(ErrorKind::Lost);
+        moved.delivered_bytes = 5;
+        moved.landing.resumed_bytes = 30;
+        moved.landing.unchanged_bytes = 100;
+        let ran = meaning(exit(1), Some(&moved), None, false);
+        assert!(matches!(
+            ran,
+            Ran::Failed {
+                safe_bytes: 135,
+                ..
+            }
+        ));
         let ran = meaning(exit(2), None, Some("wrong option".into()), false);
         assert_eq!(failed(ran), ("wrong option".into(), true));
         let ran = meaning(ExitStatus::from_raw(9), None, Some(String::new()), false);

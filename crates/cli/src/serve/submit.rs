@@ -6,9 +6,11 @@ use std::process::ExitCode;
 use anyhow::{Context as _, Result, bail};
 
 use super::door::{self, Answer, Question};
+use super::places;
 use super::task::Task;
 use crate::Usage;
 use crate::desk;
+use crate::inputs::{Handed, Text};
 use crate::sys::say;
 use crate::wildcards::Asked;
 
@@ -28,19 +30,11 @@ const KEPT: [&str; 9] = [
 /// The same, by how they begin.
 const KEPT_BEGINNINGS: [&str; 3] = ["XDG_", "LC_", "ROPEWALK_"];
 
+/// Sources and destinations that are shown of a job whose sources have to be asked for.
+const SHOWN_MAX: usize = 16;
+
 /// Hands a command of this process over.
-///
-/// * `from`: sources as people write them; `to`: destinations; both only where `asked` is not known in full.
-/// * `input`: the specification, or the list of --files-from.
-pub(crate) fn submit(
-    asked: &Asked<'_>,
-    priority: i32,
-    from: Vec<String>,
-    to: Vec<String>,
-    label: Option<String>,
-    input: Option<Vec<u8>>,
-    json: bool,
-) -> Result<ExitCode> {
+pub(crate) fn submit(asked: &Asked<'_>, handed: Handed) -> Result<ExitCode> {
     if let Asked::Transfer(request) = asked
         && request.options.dry_run
     {
@@ -48,13 +42,23 @@ pub(crate) fn submit(
             "--dry-run answers at once; leave --detach out"
         )));
     }
-    let (from, places, label) = match asked {
+    let folder = std::env::current_dir().context("the current folder is gone")?;
+    let (from, to, places, label) = match asked {
         Asked::Transfer(request) => (
             desk::places(request, |node| &node.sources),
             desk::places(request, |node| &node.sinks),
+            places::of_request(request, &folder),
             request.label.clone(),
         ),
-        Asked::Expand(_) => (from, to, label),
+        Asked::Expand(_) => {
+            let to = handed.to.iter().take(SHOWN_MAX);
+            (
+                handed.from.into_iter().take(SHOWN_MAX).collect(),
+                to.map(ToString::to_string).collect(),
+                places::of_endpoints(&handed.to, &folder),
+                handed.label,
+            )
+        }
     };
     let is_kept = |name: &str| {
         KEPT.contains(&name)
@@ -64,21 +68,25 @@ pub(crate) fn submit(
     };
     let variables = std::env::vars_os().filter_map(|(name, value)| {
         let name = name.into_string().ok()?;
-        is_kept(&name).then(|| (name, value.into_vec()))
+        is_kept(&name).then(|| (name, Text(value.into_vec())))
     });
-    let folder = std::env::current_dir().context("the current folder is gone")?;
     let arguments = std::env::args_os().skip(1);
-    let task = Task {
-        arguments: arguments.map(std::ffi::OsString::into_vec).collect(),
-        folder: folder.as_os_str().as_bytes().to_vec(),
+    let task = Box::new(Task {
+        arguments: arguments.map(|word| Text(word.into_vec())).collect(),
+        folder: Text(folder.as_os_str().as_bytes().to_vec()),
         environment: variables.collect(),
-        input,
+        inputs: handed.inputs,
         label,
         from,
+        to,
+    });
+    let question = Question::Submit {
+        task,
         places,
+        priority: handed.priority,
     };
-    match door::ask(&Question::Submit { task, priority })? {
-        Answer::Submitted { job } if json => say(format_args!("{{\"job\":{job}}}")),
+    match door::ask(&question)? {
+        Answer::Submitted { job } if handed.json => say(format_args!("{{\"job\":{job}}}")),
         Answer::Submitted { job } => say(format_args!("job {job}")),
         _ => bail!("`ropewalk serve` gave another answer; is it another version?"),
     }

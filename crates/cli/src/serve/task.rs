@@ -3,23 +3,35 @@
 use ropewalk_proto::report::Report;
 use serde::{Deserialize, Serialize};
 
+use crate::inputs::{Inputs, Text};
+
 /// What a job does: a command line, and where and with what it runs.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Task {
-    /// Arguments behind the program's name, as bytes: paths need not be UTF-8.
-    pub arguments: Vec<Vec<u8>>,
+    /// Arguments behind the program's name: paths need not be UTF-8.
+    pub arguments: Vec<Text>,
     /// The folder.
-    pub folder: Vec<u8>,
+    pub folder: Text,
     /// Variables of the environment.
-    pub environment: Vec<(String, Vec<u8>)>,
-    /// The specification, or the list of --files-from.
-    pub input: Option<Vec<u8>>,
+    pub environment: Vec<(String, Text)>,
+    /// What the command has read.
+    pub inputs: Inputs,
     /// As given.
     pub label: Option<String>,
-    /// Sources as people write them.
+    /// Sources as people write them; of many the first.
     pub from: Vec<String>,
-    /// Destinations; jobs with a common one run one after the other.
-    pub places: Vec<String>,
+    /// The same of destinations.
+    pub to: Vec<String>,
+}
+
+impl Task {
+    /// The job has ended: what is shown of it stays, what a run needs goes.
+    pub(super) fn end(&mut self) {
+        self.arguments = Vec::new();
+        self.folder = Text::default();
+        self.environment = Vec::new();
+        self.inputs = Inputs::default();
+    }
 }
 
 /// How a run ended, for `ropewalk queue`.
@@ -29,7 +41,7 @@ pub(crate) struct Summary {
     pub transfer: String,
     /// As in the report.
     pub outcome: String,
-    /// Bytes that are safe at destinations.
+    /// Bytes that it moved and that are safe at destinations.
     pub delivered_bytes: u64,
     /// How long it took.
     pub seconds: f64,

@@ -4,6 +4,7 @@
 
 pub mod mpi;
 pub mod processes;
+pub mod serving;
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -43,7 +44,12 @@ impl Place {
     }
 
     pub fn command(&self) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_ropewalk"));
+        self.command_of(env!("CARGO_BIN_EXE_ropewalk"))
+    }
+
+    /// The same of another program.
+    pub fn command_of(&self, program: impl AsRef<OsStr>) -> Command {
+        let mut command = Command::new(program);
         command
             .current_dir(self.dir.path())
             .env("HOME", self.path("home"))

@@ -3,6 +3,8 @@
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 
+use ropewalk_proto::codes::EXIT_REFUSED;
+
 use super::upload;
 use crate::request::{Options, RemoteProgram};
 
@@ -99,6 +101,8 @@ pub(crate) struct Failure {
     pub text: String,
     /// ssh would have asked something.
     pub is_question: bool,
+    /// The agent says that what it is to serve is not there, or is nothing that it may serve.
+    pub is_final: bool,
 }
 
 /// Status of a shell that does not find a program, and of one that cannot run it.
@@ -131,7 +135,11 @@ pub(super) fn explain(
             (false, true) => said.to_owned(),
             (false, false) => format!("{said}{advice}"),
         };
-        Failure { text, is_question }
+        Failure {
+            text,
+            is_question,
+            is_final: false,
+        }
     };
     // The agent itself knows what is wrong; login scripts may have said something before.
     if let Some(own) = said
@@ -142,6 +150,7 @@ pub(super) fn explain(
         return Failure {
             text: own.to_owned(),
             is_question: false,
+            is_final: status == Some(EXIT_REFUSED.into()),
         };
     }
     let has = |words: &str| said.contains(words);
@@ -280,6 +289,7 @@ mod tests {
         }
         let own = explain(1, "motd\nropewalk: the source /x cannot be used: gone\n");
         assert_eq!(own.text, "the source /x cannot be used: gone");
+        assert!(!own.is_final && explain(4, "ropewalk: no such file").is_final);
         let silent = explain(255, "");
         assert_eq!(silent.text, "`ssh` ended with status 255 without a message");
         let other = explain(0, "").text;

@@ -95,6 +95,7 @@ fn failed(text: String) -> Failure {
     Failure {
         text,
         is_question: false,
+        is_final: false,
     }
 }
 

@@ -905,6 +905,9 @@ pub struct Done {
     /// with an error: its sinks could not be made, nothing has changed
     #[prost(bool, tag = "32")]
     pub refused: bool,
+    /// with `refused`: the same request may succeed later
+    #[prost(bool, tag = "33")]
+    pub may_pass: bool,
 }
 /// Some written bytes, by which another node sees that it shares the file.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

@@ -34,7 +34,13 @@ impl Coordinator {
     /// What kind of error a refusal is: what the node that refused gave, where one did.
     pub fn refusal_kind(&self) -> ErrorKind {
         let told = self.ending.refusal.filter(|kind| *kind != ErrorKind::Other);
-        told.unwrap_or(ErrorKind::Refused)
+        let done = self.nodes.iter().filter_map(|node| node.done.as_deref());
+        let mut refused = done.filter(|done| done.refused).peekable();
+        let may_pass = refused.peek().is_some() && refused.all(|done| done.may_pass);
+        told.unwrap_or(match may_pass {
+            true => ErrorKind::Node,
+            false => ErrorKind::Refused,
+        })
     }
 
     /// Tells the user something that several nodes, or one for many ranges, may say; once.

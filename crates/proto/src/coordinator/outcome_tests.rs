@@ -420,3 +420,32 @@ fn present_bytes_of_a_shared_copy_stay_wanted() {
     c.handle_message(1, present(0, 70), Instant(11));
     assert_eq!(c.wanted_bytes(), 100);
 }
+
+/// Where no sink could be made, for reasons that may pass, the node is in trouble; one that stays makes it a refusal.
+#[test]
+fn refusals_that_may_pass_are_trouble_of_nodes() {
+    let nodes = vec![
+        node("a", &[(0, 100)], &[], None),
+        node("b", &[], &[(0, 100)], None),
+        node("c", &[], &[(0, 100)], None),
+    ];
+    for (passes, kind) in [
+        ([true, true], ErrorKind::Node),
+        ([true, false], ErrorKind::Refused),
+        ([false, false], ErrorKind::Refused),
+    ] {
+        let (mut c, _) = started(nodes.clone());
+        for (node, may_pass) in (1..).zip(passes) {
+            let refused = Done {
+                error: "no".into(),
+                refused: true,
+                may_pass,
+                ..Done::default()
+            };
+            c.handle_message(node, from(from_agent::Body::Done(refused)), Instant(11));
+        }
+        actions(&mut c);
+        assert_eq!(outcome(&finish(&mut c, 3)), Some(Outcome::Refused));
+        assert_eq!(c.refusal_kind(), kind);
+    }
+}

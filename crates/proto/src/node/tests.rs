@@ -348,7 +348,12 @@ fn files_are_renamed_where_the_rest_is_sound() {
     assert_eq!(missing(whole), None, "being renamed");
     assert_eq!(missing(done), Some(RangeSet::new()));
     let reason = || "disk".to_owned();
-    for failure in [Failure::Refused, Failure::Differs, Failure::Sink] {
+    for failure in [
+        Failure::Refused,
+        Failure::Hindered,
+        Failure::Differs,
+        Failure::Sink,
+    ] {
         let failure = failure(reason());
         let mut bench = Bench::after(&[Prepared]);
         bench.node.duties.reads_back = false;
