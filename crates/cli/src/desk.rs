@@ -105,7 +105,7 @@ pub(crate) struct Answer {
     pub started_seconds: u64,
     /// Process that carries it out.
     pub process: u32,
-    /// The last progress event.
+    /// The last event of progress, or of waiting for nodes.
     pub progress: Option<Event>,
     /// Whether a stop was requested.
     pub cancelled: bool,
@@ -219,7 +219,7 @@ impl Desk {
                     *path = named;
                 }
             }
-            Event::Progress { .. } => {
+            Event::Progress { .. } | Event::Waiting { .. } => {
                 self.state
                     .lock()
                     .unwrap_or_else(PoisonError::into_inner)
@@ -227,6 +227,7 @@ impl Desk {
             }
             Event::Reached { .. }
             | Event::Awaiting { .. }
+            | Event::Returned { .. }
             | Event::Asking { .. }
             | Event::Uploaded { .. }
             | Event::Note { .. }

@@ -2,12 +2,13 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use clap::{Args, ValueEnum};
 use ropewalk_master::request::{
     self, DatagramOptions, Existing, Incomplete, LaneKind, MonitorKind, NodeRequest, Options,
-    PolicyName, Rails, Reach, RemoteProgram, Stays, Striping,
+    PolicyName, Rails, Reach, RemoteProgram, Stays, Striping, Wait,
 };
 use ropewalk_model::{ByteRate, Bytes};
 
@@ -18,12 +19,15 @@ use crate::ports::Ports;
 use crate::{sys, token};
 pub use values::remembering_file;
 use values::{
-    Mtu, Policy, ReceiveBuffer, Size, Streams, Words, host_rate, lane, lane_rate, mtu, prefetch,
-    rails, receive_buffer, streams, streams_policy, words,
+    Longest, Mtu, Policy, ReceiveBuffer, Size, Streams, Words, host_rate, lane, lane_rate, mtu,
+    prefetch, rails, receive_buffer, streams, streams_policy, waiting, words,
 };
 pub(crate) use values::{cut_words, rate, scheduler, speeds_file};
 
 mod values;
+
+/// How long hosts are waited for: time for a reboot, and for a person to see what is wrong.
+const WAIT_DEFAULT: Duration = Duration::from_secs(300);
 
 /// How bytes are moved and checked.
 #[derive(Args, Clone, Debug)]
@@ -203,6 +207,14 @@ pub(crate) struct MoveArgs {
     /// The ssh command with its options: 'ssh -p 2222'
     #[arg(long, value_name = "COMMAND", default_value = "ssh", value_parser = words, help_heading = "Reaching hosts")]
     ssh: Words,
+
+    /// How long hosts are waited for without which a copy cannot go on: 90s, 5min, 2h, forever; 0: it fails at once [default: 5min]
+    ///
+    /// A host that is lost while bytes move is reached again with growing pauses, and what is safe at the destination is not sent again.
+    /// The time counts from the last progress. If the option is given, hosts are waited for at the start, too. Of mem: and null:, rows,
+    /// ranges and with --check none nothing is resumed: these fail at once when bytes have moved
+    #[arg(long, hide_short_help = true, hide_long_help = true, value_name = "TIME", value_parser = waiting, help_heading = "Reaching hosts")]
+    wait: Option<Longest>,
 
     /// Refuse when any host is not reached, also a replica that others can replace
     #[arg(
@@ -453,6 +465,10 @@ impl MoveArgs {
                 (true, _) => Incomplete::Kept,
                 (false, true) => Incomplete::Removed,
                 (false, false) => Incomplete::WholeFiles,
+            },
+            wait: Wait {
+                most: self.wait.map_or(Some(WAIT_DEFAULT), |longest| longest.0),
+                at_start: self.wait.is_some(),
             },
             token,
             ssh_command: self.ssh.0.clone(),

@@ -34,6 +34,8 @@ const NOTES_MAX: usize = 1000;
 pub(crate) struct Progress {
     place: Place,
     notes: Vec<String>,
+    // Why nodes are waited for, as it was said last.
+    waiting: Option<String>,
 }
 
 /// Where progress goes.
@@ -85,11 +87,27 @@ impl Progress {
         Self {
             place,
             notes: Vec::new(),
+            waiting: None,
+        }
+    }
+
+    /// Whether an event of waiting says something new; others do.
+    fn is_new(&mut self, event: &Event) -> bool {
+        match event {
+            Event::Waiting { reason, .. } => {
+                self.waiting.replace(reason.clone()).as_ref() != Some(reason)
+            }
+            Event::Returned { .. } => {
+                self.waiting = None;
+                true
+            }
+            _ => true,
         }
     }
 
     /// Shows what happened.
     pub(crate) fn handle(&mut self, event: &Event) {
+        let is_new = self.is_new(event);
         if let Event::Note { message, .. } = event
             && !matches!(self.place, Place::Silent | Place::Rare { .. })
             && self.notes.len() < NOTES_MAX
@@ -101,6 +119,8 @@ impl Progress {
             Place::Rare { awaiting } => {
                 let line = match event {
                     Event::Awaiting { .. } if *awaiting => awaited_words(event),
+                    Event::Waiting { .. } if is_new => waiting_words(event),
+                    Event::Returned { .. } => waiting_words(event),
                     // It stays on that host.
                     Event::Uploaded { message, .. } => format!("note: {}", escape::line(message)),
                     _ => return,
@@ -108,7 +128,7 @@ impl Progress {
                 let _ = writeln!(std::io::stderr().lock(), "{line}");
             }
             Place::Lines(last) => {
-                if let Some(line) = plain_line(event, last) {
+                if is_new && let Some(line) = plain_line(event, last) {
                     let _ = writeln!(std::io::stderr().lock(), "{line}");
                 }
             }
@@ -171,6 +191,16 @@ impl Bars {
         }
         match event {
             Event::Awaiting { .. } => self.total.set_message(awaited_words(event)),
+            Event::Waiting { .. } => {
+                // What rows show is of nodes that move something.
+                self.show_nodes(&[], &[]);
+                self.total.set_style(style(TEXT));
+                self.total.set_message(waiting_words(event));
+            }
+            Event::Returned { .. } => {
+                let _ = self.screen.println(waiting_words(event));
+                self.total.set_message("reaching the nodes");
+            }
             Event::Asking { .. } => {}
             Event::Reached {
                 node,
@@ -365,20 +395,46 @@ fn awaited_words(event: &Event) -> String {
     else {
         return String::new();
     };
+    let awaited = few(awaited);
+    format!("waiting for {awaited} (reached {reached} of {nodes})")
+}
+
+/// The first of some names, and how many more there are.
+fn few(names: &[String]) -> String {
     const SHOWN: usize = 4;
-    let shown: Vec<String> = awaited
-        .iter()
-        .take(SHOWN)
-        .map(|name| escape::line(name))
-        .collect();
-    let more = match awaited.len().saturating_sub(SHOWN) {
-        0 => String::new(),
-        more => format!(" and {more} more"),
-    };
-    format!(
-        "waiting for {}{more} (reached {reached} of {nodes})",
-        shown.join(", ")
-    )
+    let shown = names.iter().take(SHOWN).map(|name| escape::line(name));
+    let shown = shown.collect::<Vec<_>>().join(", ");
+    match names.len().saturating_sub(SHOWN) {
+        0 => shown,
+        more => format!("{shown} and {more} more"),
+    }
+}
+
+/// Nodes that were lost and are waited for, or are back.
+pub(crate) fn waiting_words(event: &Event) -> String {
+    match event {
+        Event::Waiting {
+            awaited,
+            reason,
+            seconds,
+            most_seconds,
+        } => {
+            let most = most_seconds.map(|most| format!(" of {}", format_seconds(most)));
+            format!(
+                "waiting for {}, {}{} ({})",
+                few(awaited),
+                format_seconds(seconds.floor()),
+                most.unwrap_or_default(),
+                escape::line(reason)
+            )
+        }
+        Event::Returned { returned, seconds } => format!(
+            "reached {} again after {}",
+            few(returned),
+            format_seconds(*seconds)
+        ),
+        _ => String::new(),
+    }
 }
 
 /// The line for an event, if it is due.
@@ -393,6 +449,7 @@ fn plain_line(event: &Event, last: &mut Option<Instant>) -> Option<String> {
             escape::line(node)
         )),
         Event::Awaiting { .. } => Some(awaited_words(event)),
+        Event::Waiting { .. } | Event::Returned { .. } => Some(waiting_words(event)),
         Event::Asking { .. } => None,
         Event::Planned { .. } => Some(planned_words(event)),
         Event::Progress {
@@ -432,6 +489,41 @@ mod tests {
         for template in [TOTAL, NODE, NODE_NARROW, TEXT] {
             assert!(ProgressStyle::with_template(template).is_ok(), "{template}");
         }
+    }
+
+    /// Where there is no terminal a wait is one line, and another one where its reason is another.
+    #[test]
+    fn a_wait_is_said_once() {
+        let waiting = |seconds, reason: &str, most_seconds| Event::Waiting {
+            awaited: ["a", "b", "c", "d", "e\u{1b}"].map(str::to_owned).into(),
+            reason: reason.into(),
+            seconds,
+            most_seconds,
+        };
+        let mut progress = Progress {
+            place: Place::Silent,
+            notes: Vec::new(),
+            waiting: None,
+        };
+        let returned = Event::Returned {
+            returned: vec!["a".into()],
+            seconds: 12.0,
+        };
+        let events = [
+            (waiting(0.0, "gone", None), true),
+            (waiting(1.0, "gone", None), false),
+            (waiting(2.0, "no route", None), true),
+            (returned.clone(), true),
+            (waiting(0.0, "no route", None), true),
+        ];
+        for (event, is_new) in &events {
+            assert_eq!(progress.is_new(event), *is_new, "{event:?}");
+        }
+        assert_eq!(
+            waiting_words(&waiting(12.9, "gone\u{1b}", Some(300.0))),
+            "waiting for a, b, c, d and 1 more, 12 s of 5 min 00 s (gone\\u{1b})"
+        );
+        assert_eq!(waiting_words(&returned), "reached a again after 12 s");
     }
 
     /// What is drawn on a terminal, frame by frame.

@@ -16,7 +16,7 @@ use serde::Serialize;
 
 use crate::desk::{self, Answer, Question};
 use crate::escape;
-use crate::progress::rate;
+use crate::progress::{rate, waiting_words};
 use crate::remains;
 use crate::report::listed;
 use crate::run::runtime;
@@ -246,6 +246,7 @@ fn desk_text(answers: &[Answer], now: u64) -> String {
                     rate(*bits_per_second)
                 )
             }
+            Some(event @ Event::Waiting { .. }) => waiting_words(event),
             _ if answer.transfer.is_some() => "starts to move".to_owned(),
             _ => "reaching the nodes".to_owned(),
         };
@@ -449,6 +450,20 @@ mod tests {
             started_seconds: 1000,
             ..Answer::default()
         };
+        let waiting = Answer {
+            progress: Some(Event::Waiting {
+                awaited: vec!["h1".into()],
+                reason: "no route".into(),
+                seconds: 5.0,
+                most_seconds: None,
+            }),
+            ..answer.clone()
+        };
+        let text = desk_text(&[waiting], 1012);
+        assert!(
+            text.contains("  waiting for h1, 5 s (no route), for 12 s"),
+            "{text}"
+        );
         assert_eq!(
             desk_text(&[answer], 1012),
             "5f3a21c9  starts to move, for 12 s  h1:/data/set, h2:/data/set -> /tmp/s\\u{1b}et  (nightly)\n"

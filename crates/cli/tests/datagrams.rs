@@ -164,7 +164,8 @@ fn ends_that_die_are_told() {
             let mut a = place.agent(&place.path("a"));
             let mut c = place.agent(&place.path("c"));
             let (from, to) = (a.at(place.path("a/set")), c.at(place.path("c/copy")));
-            let args = ["copy", lane[0], lane[1], "--rate", "60Mbit", &from, &to];
+            let rate = ["--rate", "60Mbit", "--wait", "0", &from, &to];
+            let args = [&["copy", lane[0], lane[1]][..], &rate].concat();
             let mut moving = Moving::start(&place, &args);
             moving.until_delivered(LENGTH as u64 / 4);
             if kills_sender {

@@ -133,7 +133,8 @@ impl Scene {
 
     fn copy(&self, ends: &[String]) -> Copy {
         let mut child = Command::new(env!("CARGO_BIN_EXE_ropewalk"))
-            .args(["copy", "--json", "--limit", LIMIT, "--token-file"])
+            .args(["copy", "--json", "--wait", "0", "--limit", LIMIT])
+            .arg("--token-file")
             .arg(self.dir.path().join("token"))
             .args(ends)
             .env("XDG_RUNTIME_DIR", self.dir.path())

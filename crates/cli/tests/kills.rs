@@ -200,7 +200,8 @@ fn a_copy_outlives_kills_at_random_moments() {
             sender.at(place.path("set")),
             receiver.at(place.path("copy")),
         );
-        let args = ["copy", "--json", "--limit", &size.limit, &from, &to];
+        let args = ["copy", "--json", "--wait", "0", "--limit", &size.limit];
+        let args = [&args[..], &[from.as_str(), to.as_str()]].concat();
         let mut run = Run::start(&place, &args, total);
         let until = Instant::now() + size.span.mul_f64(random.below(1000) as f64 / 1000.0);
         let is_killed = killed.iter().sum::<u64>() < size.kills;

@@ -161,7 +161,10 @@ fn a_receiver_that_is_killed_again_and_again_goes_on() {
     for round in 1..=3_u64 {
         let mut receiver = place.agent(place.dir.path());
         let to = receiver.at(place.path("copy"));
-        let mut moving = Moving::start(&place, &["copy", "--limit", "80Mbit", &from, &to]);
+        let mut moving = Moving::start(
+            &place,
+            &["copy", "--wait", "0", "--limit", "80Mbit", &from, &to],
+        );
         let fresh = loop {
             let fresh = moving.event("progress")["delivered_bytes"]
                 .as_u64()
@@ -200,7 +203,10 @@ fn an_agent_that_is_asked_to_end_keeps_complete_files() {
     let from = sender.at(place.path("set"));
     let mut receiver = place.agent(place.dir.path());
     let to = receiver.at(place.path("copy"));
-    let mut moving = Moving::start(&place, &["copy", "--limit", "80Mbit", &from, &to]);
+    let mut moving = Moving::start(
+        &place,
+        &["copy", "--wait", "0", "--limit", "80Mbit", &from, &to],
+    );
     moving.until_delivered(8_000_000);
     signal(receiver.child.id(), "-TERM");
     assert_eq!(moving.end().0, 1);

@@ -260,7 +260,7 @@ fn another_receiver_looks_when_the_first_is_killed() {
         let name = |at: &usize| format!("127.0.0.1:{}", scene.receivers[*at].port);
         let looker = (0..3).min_by_key(name).unwrap();
         let first = scene.receivers[looker].child.id();
-        let moving = scene.start(&[0, 1, 2], &["--limit", "50Mbit"]);
+        let moving = scene.start(&[0, 1, 2], &["--wait", "0", "--limit", "50Mbit"]);
         let looks = wait_for("the receiver to look or to write", || {
             // It looks for a short time, and listing the folder takes as long.
             let looks = (0..100).any(|_| looks(first));

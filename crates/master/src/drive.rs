@@ -1,4 +1,4 @@
-//! Runs one transfer: sockets and clock around the coordinator.
+//! Runs one round of a transfer: sockets and clock around the coordinator.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -6,23 +6,20 @@ use std::time::{Duration, Instant};
 use ropewalk_lane::tls::TlsError;
 use ropewalk_model::{Problem, receiver_runs, time};
 use ropewalk_proto::control::ToAgent;
-use ropewalk_proto::coordinator::{Action, Coordinator, NodeSetup, Planned, PlannedRun};
+use ropewalk_proto::coordinator::{Action, Coordinator, Gone, NodeSetup, Planned, PlannedRun};
 use ropewalk_proto::report::{ControlReport, ErrorKind, Event, Outcome, Report};
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::sync::watch;
 
-use crate::absent;
 use crate::adviser::Adviser;
 use crate::compare;
 use crate::connections::{Connections, Input, Issuer};
-use crate::expand::Agents;
-use crate::lessons;
 use crate::link::{count_received, count_sent};
-use crate::members::{Command, Doorman, Members, MembersError, Party};
-use crate::reach::{self, Ranks, Reached, reach_each};
+use crate::members::{Command, Doorman, MembersError, Party};
+use crate::reach::{self, Ranks, Reached};
 use crate::report::{self, ProgressMeter};
-use crate::request::{LaneKind, Reach, Request, Sources};
-use crate::setup::{Before, check, links_note, node_setup, setup};
+use crate::request::{NodeRequest, Reach, Request, Sources};
+use crate::setup::{Before, node_setup, setup};
 use crate::sharing::Sharing;
 use crate::speeds::{self, Observations};
 
@@ -81,6 +78,8 @@ struct Driver {
     meter: ProgressMeter,
     progress_due: bool,
     end: Option<(Outcome, Option<String>)>,
+    // Names of nodes that were released.
+    departed: Vec<String>,
     transfer: String,
     // Said when bytes begin to flow.
     basis: Option<String>,
@@ -88,162 +87,42 @@ struct Driver {
 
 /// What this one leaves.
 #[derive(Debug, Default)]
-struct After {
-    observations: Observations,
-    lessons: Option<Vec<String>>,
+pub(crate) struct After {
+    pub observations: Observations,
+    pub lessons: Option<Vec<String>>,
+    /// Bytes have begun to move.
+    pub has_moved: bool,
+    /// Nodes that are gone and would be needed.
+    pub gone: Vec<Gone>,
+    /// Nodes that took part, and names of those that have left.
+    pub nodes: Vec<NodeRequest>,
+    pub departed: Vec<String>,
+    /// The limit as it was changed last.
+    pub limit: Option<u64>,
 }
 
-/// Carries out a transfer. Never fails by itself: refusals and errors are in the report.
-///
-/// Events go to `events` while it runs; the report is the return value only. Nodes join and leave by `members`.
-pub async fn run(
+/// One round of a transfer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Round<'t> {
+    /// Its own id, for agents.
+    pub id: uuid::Uuid,
+    /// Id of the transfer, for people.
+    pub transfer: &'t str,
+    /// Bytes that an earlier round wanted, of which the rest is wanted now.
+    pub wanted: Option<u64>,
+}
+
+/// Carries out a round of a transfer whose nodes are reached.
+pub(crate) async fn drive(
     request: Request,
-    events: UnboundedSender<Event>,
-    cancel: Cancel,
-    members: Members,
-) -> Report {
-    run_with(Agents::default(), request, events, cancel, members).await
-}
-
-/// As [`run`], with agents that were asked before ([`expand`](crate::expand)).
-pub async fn run_with(
-    agents: Agents,
-    mut request: Request,
-    events: UnboundedSender<Event>,
-    cancel: Cancel,
-    members: Members,
-) -> Report {
-    let begun = (uuid::Uuid::now_v7(), Instant::now());
-    let commands = members.take();
-    // The result must not depend on the order in which hosts were named.
-    request.nodes.sort_by(|a, b| a.name.cmp(&b.name));
-    let ranks = match prepare(&request).await {
-        Ok(ranks) => ranks,
-        Err(text) => {
-            agents.leave().await;
-            return report::refused(&request, &begun.0.to_string(), ErrorKind::Refused, text);
-        }
-    };
-    let outside = (events, cancel);
-    let report = carry_out(agents, request, begun, outside, commands, ranks.as_ref()).await;
-    if let Some(ranks) = ranks {
-        ranks.end().await;
-    }
-    report
-}
-
-/// Checks a request, and looks for the MPI that its agents are ranks of, where they are.
-async fn prepare(request: &Request) -> Result<Option<Ranks>, String> {
-    check(request).map_err(|error| error.to_string())?;
-    let options = &request.options;
-    if options.lane != LaneKind::Mpi {
-        return Ok(None);
-    }
-    let (cache, program) = (options.cache.as_deref(), &options.local_program);
-    let ranks = Ranks::find(cache, program, request.nodes.len()).await?;
-    Ok(Some(ranks))
-}
-
-async fn carry_out(
-    mut agents: Agents,
-    mut request: Request,
-    (id, started): (uuid::Uuid, Instant),
-    (events, cancel): (UnboundedSender<Event>, Cancel),
-    commands: mpsc::Receiver<Command>,
-    ranks: Option<&Ranks>,
-) -> Report {
-    let loopback = request.nodes.iter().all(|n| n.reach == Reach::Local);
-    let notice = |event: Event| {
-        let _ = events.send(event);
-    };
-    let known = agents.take(&request.nodes);
-    let answers = tokio::select! {
-        answers = reach_each(&request.nodes, &request.options, loopback, ranks, known, notice) => answers,
-        () = cancel.cancelled() => return report::ended_early(&request, &id.to_string(), Outcome::Cancelled, "interrupted".into()),
-    };
-    let absent::Present {
-        reached: links,
-        absent,
-        notes: left_out,
-    } = match absent::leave_out(&mut request, answers).await {
-        Ok(present) => present,
-        Err((kind, text)) => {
-            return report::refused(&request, &id.to_string(), kind, text);
-        }
-    };
-    for message in &left_out {
-        let message = message.clone();
-        let _ = events.send(Event::Note {
-            seconds: 0.0,
-            message,
-        });
-    }
-    let speeds::Recalled {
-        hints,
-        basis,
-        failure,
-    } = tokio::select! {
-        recalled = speeds::recall(&request) => recalled,
-        () = cancel.cancelled() => Default::default(),
-    };
-    if let Some(message) = failure.clone() {
-        let _ = events.send(Event::Note {
-            seconds: 0.0,
-            message,
-        });
-    }
-    let recalled = tokio::select! {
-        recalled = lessons::recall(&request.options) => recalled,
-        () = cancel.cancelled() => Ok(Vec::new()),
-    };
-    let (lessons, lessons_note) = match recalled {
-        Ok(lessons) => (lessons, None),
-        Err(error) => (Vec::new(), Some(error.to_string())),
-    };
-    let before = Before {
-        hints,
-        basis: basis.clone(),
-        lessons,
-        absent,
-    };
-    let reaching = started.elapsed();
-    let (mut report, request, after) = drive(
-        request,
-        id,
-        (links, ranks),
-        before,
-        events,
-        cancel,
-        commands,
-    )
-    .await;
-    report.control.plan_messages += agents.control.plan_messages;
-    report.control.plan_bytes += agents.control.plan_bytes;
-    report::count_reaching(&mut report, agents.asking + reaching);
-    let links_note = links_note(&request);
-    let notes = left_out
-        .into_iter()
-        .chain(failure)
-        .chain(basis.filter(|_| report.wanted_bytes > 0))
-        .chain(lessons_note)
-        .chain(links_note);
-    report.notes.splice(0..0, notes);
-    let speeds = speeds::remember(&request, report.outcome, after.observations).await;
-    let lessons = lessons::remember(&request.options, after.lessons).await;
-    report.notes.extend(speeds.into_iter().chain(lessons));
-    report
-}
-
-async fn drive(
-    request: Request,
-    id: uuid::Uuid,
+    round: Round<'_>,
     (reached, ranks): (Vec<Reached>, Option<&Ranks>),
     before: Before,
-    events: UnboundedSender<Event>,
-    cancel: Cancel,
-    commands: mpsc::Receiver<Command>,
+    (events, cancel): (UnboundedSender<Event>, &Cancel),
+    commands: &mut mpsc::Receiver<Command>,
 ) -> (Report, Request, After) {
     let began = Instant::now();
+    let (id, transfer) = (round.id, round.transfer);
     let (mut setup, sources) = setup(&request, id, &before);
     for (node, reached) in setup.nodes.iter_mut().zip(&reached) {
         node.reached_at = reached.at;
@@ -253,7 +132,7 @@ async fn drive(
         Err(error) => {
             reach::send_away(reached).await;
             let text = error.to_string();
-            let refused = report::refused(&request, &id.to_string(), ErrorKind::Other, text);
+            let refused = report::refused(&request, transfer, ErrorKind::Other, text);
             return (refused, request, After::default());
         }
     };
@@ -267,7 +146,7 @@ async fn drive(
         doorman: Doorman::new(&request),
         issuer,
         adviser: Adviser::default(),
-        sharing: Sharing::new(request.options.sharing.as_deref(), &id.to_string()),
+        sharing: Sharing::new(request.options.sharing.as_deref(), transfer),
         control: ControlReport {
             nodes: request.nodes.len() as u64,
             ..ControlReport::default()
@@ -276,10 +155,11 @@ async fn drive(
         events,
         began,
         sources,
-        meter: ProgressMeter::new(),
+        meter: ProgressMeter::new(round.wanted),
         progress_due: false,
         end: None,
-        transfer: id.to_string(),
+        departed: Vec::new(),
+        transfer: transfer.to_owned(),
         basis: before.basis,
     };
     driver.coordinator.leave_out(before.absent);
@@ -292,13 +172,14 @@ async fn drive(
         Err(error) => driver.coordinator.handle_refusal(error.to_string()),
     }
     driver.act().await;
-    driver.run(&mut inputs, commands, &cancel, ranks).await;
+    driver.run(&mut inputs, commands, cancel, ranks).await;
     let (outcome, error) = driver.end.take().unwrap_or((
         Outcome::Failed,
         Some("the transfer ended without a result".into()),
     ));
     let now = driver.now();
     driver.connections.account(&mut driver.control);
+    let nodes = driver.admitted();
     let carried = driver.connections.close().await;
     driver.control.wire_sent_bytes = carried.sent;
     driver.control.wire_received_bytes = carried.received;
@@ -315,6 +196,11 @@ async fn drive(
     let after = After {
         observations: speeds::observe(&driver.request, &driver.coordinator),
         lessons: driver.coordinator.lessons(),
+        has_moved: driver.coordinator.moving_at().is_some(),
+        gone: driver.coordinator.gone(),
+        nodes,
+        departed: std::mem::take(&mut driver.departed),
+        limit: driver.request.options.limit,
     };
     (report, driver.request, after)
 }
@@ -322,6 +208,14 @@ async fn drive(
 impl Driver {
     fn now(&self) -> time::Instant {
         time::Instant::after(self.began.elapsed())
+    }
+
+    /// The nodes that took part: those of the request, and those that joined and were not rejected.
+    fn admitted(&self) -> Vec<NodeRequest> {
+        let seen = self.coordinator.summary();
+        let nodes = self.request.nodes.iter().zip(&seen);
+        let admitted = nodes.filter(|(_, seen)| seen.is_sender || seen.is_receiver);
+        admitted.map(|(node, _)| node.clone()).collect()
     }
 
     /// A source as people call it: host and path.
@@ -351,7 +245,7 @@ impl Driver {
     async fn run(
         &mut self,
         inputs: &mut UnboundedReceiver<Input>,
-        mut commands: mpsc::Receiver<Command>,
+        commands: &mut mpsc::Receiver<Command>,
         cancel: &Cancel,
         ranks: Option<&Ranks>,
     ) {
@@ -455,10 +349,14 @@ impl Driver {
                 let now = self.now();
                 let node = self.doorman.name_of(&node, &self.coordinator);
                 let left = self.coordinator.handle_leave(&node, now);
+                if left.is_ok() {
+                    self.departed.push(node);
+                }
                 let _ = reply.send(left.map_err(MembersError::Leave));
             }
             Command::Limit(limit, reply) => {
                 let now = self.now();
+                self.request.options.limit = limit.map(|rate| rate.0);
                 self.coordinator.handle_limit(limit, now);
                 let _ = reply.send(Ok(()));
             }

@@ -32,6 +32,9 @@ pub enum MembersError {
     /// The transfer is over.
     #[error("the transfer has ended")]
     Ended,
+    /// Nothing moves until these nodes are back.
+    #[error("the transfer waits for {0}; try again when it goes on")]
+    Waiting(String),
     /// Too many nodes at once, or none.
     #[error("1 to {NODES_MAX} nodes can join at once, not {0}")]
     Count(usize),

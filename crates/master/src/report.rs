@@ -125,11 +125,14 @@ pub(crate) fn listed<'a>(
 pub(crate) struct ProgressMeter {
     // Most bytes per second over a second so far.
     best: f64,
+    // What an earlier round of the transfer wanted.
+    wanted: Option<u64>,
 }
 
 impl ProgressMeter {
-    pub fn new() -> Self {
-        Self { best: 0.0 }
+    /// * `wanted`: bytes that an earlier round of the transfer wanted; what it made safe is part of the progress.
+    pub fn new(wanted: Option<u64>) -> Self {
+        Self { best: 0.0, wanted }
     }
 
     /// Bytes per second that all received in the best second.
@@ -170,11 +173,12 @@ impl ProgressMeter {
         }
         let rate = coordinator.within_limit(rate);
         let left = total_bytes.saturating_sub(received_bytes);
+        let before = self.wanted.unwrap_or(0).saturating_sub(total_bytes);
         Event::Progress {
             seconds: moving,
-            delivered_bytes: coordinator.delivered_bytes(),
-            received_bytes,
-            total_bytes,
+            delivered_bytes: before + coordinator.delivered_bytes(),
+            received_bytes: before + received_bytes,
+            total_bytes: before + total_bytes,
             bits_per_second: rate * 8.0,
             eta_seconds: (rate > 0.0).then(|| left as f64 / rate),
             receivers,

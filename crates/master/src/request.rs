@@ -5,6 +5,7 @@ use std::fmt;
 use std::ops::RangeInclusive;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use ropewalk_model::{Link, Range};
 
@@ -223,6 +224,8 @@ pub struct Options {
     pub files: Option<FileList>,
     /// What becomes of a copy that is not complete at the end.
     pub incomplete: Incomplete,
+    /// How long nodes are waited for without which the transfer cannot go on.
+    pub wait: Wait,
     /// Token of agents that already run.
     pub token: Option<[u8; 32]>,
     /// The ssh command and its own options, for instance `ssh -F file`.
@@ -245,6 +248,24 @@ pub struct Options {
     /// Folder in which masters of one user on one host inform each other of transfers whose number of streams is tuned, to
     /// share paths. `None`: this one goes by itself.
     pub sharing: Option<PathBuf>,
+}
+
+/// How long nodes are waited for without which a transfer cannot go on; not at all unless set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wait {
+    /// Longest time without progress; `None`: for ever.
+    pub most: Option<Duration>,
+    /// Also before anything has moved.
+    pub at_start: bool,
+}
+
+impl Default for Wait {
+    fn default() -> Self {
+        Self {
+            most: Some(Duration::ZERO),
+            at_start: false,
+        }
+    }
 }
 
 /// Which program is run on hosts reached over ssh.
@@ -317,6 +338,7 @@ impl Default for Options {
             files: None,
             stays: Stays::default(),
             incomplete: Incomplete::default(),
+            wait: Wait::default(),
             token: None,
             ssh_command: vec!["ssh".into()],
             ask: false,

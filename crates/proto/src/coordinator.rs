@@ -43,6 +43,7 @@ mod check;
 mod clock;
 
 mod finish;
+mod gone;
 mod groups;
 mod layout;
 mod left_out;
@@ -86,6 +87,7 @@ mod view;
 
 pub use action::{Action, Basis, Planned, PlannedRun, Purpose};
 pub use clock::{FAREWELL_TIME_MAX, FINISH_TIME_MAX, OPEN_TIME_MAX, SILENCE_TIME_MAX};
+pub use gone::Gone;
 pub use layout::Found;
 use life::Event;
 pub use limit::shares as limit_shares;
@@ -322,6 +324,9 @@ impl Coordinator {
             self.ending.refusal = Some(ErrorKind::from_wire(refused.code));
             let text = format!("{}: {}", self.name(node), refused.message);
             return self.refuse(text);
+        }
+        if let Some(state) = self.nodes.get_mut(node as usize) {
+            state.is_cancelled = true;
         }
         self.handle_lost(node, &refused.message, now);
     }

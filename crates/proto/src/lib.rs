@@ -13,6 +13,7 @@ pub mod coordinator;
 pub mod ledger;
 pub mod message;
 pub mod node;
+pub mod patience;
 pub mod queue;
 pub mod rapid;
 pub mod report;

@@ -76,6 +76,24 @@ pub enum Event {
         /// Nodes of the transfer.
         nodes: usize,
     },
+    /// Nodes are gone that the transfer cannot go on without; it waits for them. At once, and then each second.
+    Waiting {
+        /// Their names.
+        awaited: Vec<String>,
+        /// Why they are gone, or were not reached again.
+        reason: String,
+        /// How long they have been waited for.
+        seconds: f64,
+        /// Longest time; absent where there is none.
+        most_seconds: Option<f64>,
+    },
+    /// All nodes that were waited for are back: the transfer goes on with what is missing.
+    Returned {
+        /// Their names.
+        returned: Vec<String>,
+        /// How long they were waited for.
+        seconds: f64,
+    },
     /// ssh may ask something at the terminal, until the next event.
     Asking {
         /// Name of the node.
@@ -298,6 +316,9 @@ pub struct Report {
     pub corrupt_units: u64,
     /// Longest time a receiver that had work saw no byte.
     pub longest_stall_seconds: f64,
+    /// Times in which nodes were waited for without which the transfer could not go on.
+    #[serde(default)]
+    pub interruptions: Vec<InterruptionReport>,
     /// Control traffic.
     pub control: ControlReport,
     /// What stood at destinations, and what copies leave out or could not keep.
@@ -352,12 +373,26 @@ impl Report {
             streams: None,
             corrupt_units: 0,
             longest_stall_seconds: 0.0,
+            interruptions: Vec::new(),
             control: ControlReport::default(),
             landing: LandingReport::default(),
             dry_run: None,
             notes: Vec::new(),
         }
     }
+}
+
+/// A time in which nodes were waited for.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct InterruptionReport {
+    /// Names of the nodes.
+    pub awaited: Vec<String>,
+    /// Why they were gone.
+    pub reason: String,
+    /// How long they were waited for.
+    pub seconds: f64,
+    /// Whether all of them were reached again.
+    pub returned: bool,
 }
 
 /// How the sources of a copy relate, as their paths, sizes and times show.

@@ -192,6 +192,12 @@ pub(crate) fn is_locked(file: impl AsFd) -> bool {
     rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive).is_err()
 }
 
+/// Whether a process writes the journal of this name.
+pub(crate) fn is_written(folder: impl AsFd, name: &[u8]) -> bool {
+    let flags = OFlags::RDWR | OFlags::NONBLOCK;
+    sys::open_beneath(folder.as_fd(), name, flags, Mode::empty()).is_ok_and(is_locked)
+}
+
 /// Whether a process writes the journal of this name that is about to end: it says so, or was killed and ends with the last of its
 /// threads, which may wait for a disk.
 pub(crate) fn is_ending(folder: impl AsFd, name: &[u8]) -> bool {

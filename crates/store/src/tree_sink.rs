@@ -51,6 +51,7 @@ mod adopt;
 mod as_sink;
 mod checksums;
 mod commit;
+mod endings;
 mod extra;
 mod kept;
 mod links;
@@ -210,7 +211,7 @@ impl TreeSink {
             There::Replaced { .. } => (None, Stays::Same),
         };
         if adopt.is_some() {
-            adopt::await_endings(dest)?;
+            endings::await_endings(dest, id)?;
         }
         let (mut tree, layout, inside) = Tree::open(dest, parts, id)?;
         tree.stays = stays;

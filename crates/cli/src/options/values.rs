@@ -2,6 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use ropewalk_master::request::{LaneKind, PolicyName, Rails};
 use ropewalk_model::{ByteRate, Bytes};
@@ -157,6 +158,33 @@ pub(super) fn streams_policy(text: &str) -> Result<Policy, String> {
     }
 }
 
+/// A longest time; `None`: there is none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Longest(pub(super) Option<Duration>);
+
+pub(super) fn waiting(text: &str) -> Result<Longest, String> {
+    if text == "forever" {
+        return Ok(Longest(None));
+    }
+    let end = text.find(|letter: char| !letter.is_ascii_digit());
+    let (digits, unit) = text.split_at(end.unwrap_or(text.len()));
+    let unit_seconds = match unit.trim() {
+        "s" => Some(1),
+        "min" => Some(60),
+        "h" => Some(3600),
+        "" if digits == "0" => Some(1),
+        _ => None,
+    };
+    let number: Option<u64> = digits.parse().ok();
+    let seconds = number
+        .zip(unit_seconds)
+        .and_then(|(number, unit)| number.checked_mul(unit));
+    match seconds {
+        Some(seconds) => Ok(Longest(Some(Duration::from_secs(seconds)))),
+        None => Err("give a time as 90s, 5min or 2h, or 0, or forever".to_owned()),
+    }
+}
+
 /// Takes the names that the schedulers know.
 pub(crate) fn scheduler(text: &str) -> Result<String, String> {
     ropewalk_sched::by_name(text)
@@ -257,6 +285,31 @@ mod tests {
     fn wrong_choices_are_named() {
         assert!(lane("carrier-pigeon").unwrap_err().contains("no such lane"));
         assert!(scheduler("best").unwrap_err().contains("no scheduler"));
+    }
+
+    /// Times need a unit, but for none at all.
+    #[test]
+    fn times_are_read() {
+        for (text, seconds) in [
+            ("0", Some(0)),
+            ("90s", Some(90)),
+            ("5 min", Some(300)),
+            ("2h", Some(7200)),
+            ("forever", None),
+        ] {
+            assert_eq!(waiting(text), Ok(Longest(seconds.map(Duration::from_secs))));
+        }
+        for text in [
+            "",
+            "5",
+            "s",
+            "-1s",
+            "1.5h",
+            "never",
+            "99999999999999999999h",
+        ] {
+            assert!(waiting(text).unwrap_err().contains("90s"), "{text}");
+        }
     }
 
     /// Rates need a unit and a value; a host may contain an equals sign.

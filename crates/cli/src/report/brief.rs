@@ -78,13 +78,31 @@ fn removed(report: &Report) -> Option<String> {
     is_any.then(|| format!("{} removed", names(files, folders)))
 }
 
+/// How long nodes were waited for in all: `waited 34 s for b`.
+fn waited(report: &Report) -> Option<String> {
+    let mut names: Vec<String> = Vec::new();
+    for name in report.interruptions.iter().flat_map(|one| &one.awaited) {
+        if !names.contains(name) {
+            names.push(name.clone());
+        }
+    }
+    let seconds = report.interruptions.iter().map(|one| one.seconds).sum();
+    let is_any = !names.is_empty();
+    is_any.then(|| format!("waited {} for {}", format_seconds(seconds), listed(&names)))
+}
+
 /// What is there beside the bytes that were sent, each after a semicolon.
 fn there(report: &Report) -> String {
     let resumed = report.landing.resumed_bytes;
     let resumed = (resumed > 0).then(|| format!("{} from an earlier run", format_bytes(resumed)));
-    let there = [unchanged(report), kept(report), resumed, removed(report)]
-        .into_iter()
-        .flatten();
+    let there = [
+        unchanged(report),
+        kept(report),
+        resumed,
+        removed(report),
+        waited(report),
+    ];
+    let there = there.into_iter().flatten();
     there.map(|text| format!("; {text}")).collect()
 }
 
@@ -291,7 +309,7 @@ fn incomplete(report: &Report) -> String {
 
 #[cfg(test)]
 mod tests {
-    use ropewalk_proto::report::ReplicasReport;
+    use ropewalk_proto::report::{InterruptionReport, ReplicasReport};
 
     use super::super::sample::report;
     use super::*;
@@ -378,5 +396,24 @@ mod tests {
         assert_eq!(count(1, "file"), "1 file");
         assert_eq!(count(0, "file"), "0 files");
         assert_eq!(count(1_234_567, "range"), "1,234,567 ranges");
+    }
+
+    /// Times of waiting are summed up, each node is named once.
+    #[test]
+    fn waiting_is_said() {
+        let interruption = |node: &str, seconds| InterruptionReport {
+            awaited: vec![node.into()],
+            reason: "gone".into(),
+            seconds,
+            returned: true,
+        };
+        let mut report = report();
+        report.outcome = Outcome::Done;
+        report.interruptions = vec![
+            interruption("b", 10.0),
+            interruption("a", 2.0),
+            interruption("b", 3.0),
+        ];
+        assert!(headline(&report).contains("; waited 15 s for b, a"));
     }
 }

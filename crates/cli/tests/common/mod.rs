@@ -110,20 +110,25 @@ impl Place {
     }
 
     /// As [`Place::agent`], with a command of this place.
-    pub fn agent_as(&self, mut command: Command, root: &Path) -> RunningAgent {
-        let mut root = root.as_os_str().to_owned();
-        root.push(":rw");
-        command
-            .args([
-                "agent",
-                "--while-stdin",
-                "--listen",
-                "127.0.0.1:0",
-                "--root",
-            ])
-            .arg(root);
-        start_agent(command)
+    pub fn agent_as(&self, command: Command, root: &Path) -> RunningAgent {
+        start_agent(agent_command(command, root, 0))
     }
+
+    /// As [`Place::agent`], at a port that another one has had.
+    pub fn agent_at(&self, root: &Path, port: u16) -> RunningAgent {
+        start_agent(agent_command(self.command(), root, port))
+    }
+}
+
+fn agent_command(mut command: Command, root: &Path, port: u16) -> Command {
+    let mut root = root.as_os_str().to_owned();
+    root.push(":rw");
+    command
+        .args(["agent", "--while-stdin", "--listen"])
+        .arg(format!("127.0.0.1:{port}"))
+        .arg("--root")
+        .arg(root);
+    command
 }
 
 /// Makes a stand-in for ssh: reads options and host as the real one, does `case $host in` the given cases, and then what

@@ -18,6 +18,8 @@ pub(super) struct Node {
     pub pending: Option<Box<Opened>>,
     // Why it is lost; `None` while it is not.
     pub lost: Option<String>,
+    // It said itself that it takes no part any more.
+    pub is_cancelled: bool,
     pub heard_at: Instant,
     pub holds: RangeSet,
     pub wants: RangeSet,
@@ -85,6 +87,7 @@ impl Node {
             opened: None,
             pending: None,
             lost: None,
+            is_cancelled: false,
             heard_at: now,
             holds: RangeSet::new(),
             wants: RangeSet::new(),

@@ -449,3 +449,74 @@ fn refusals_that_may_pass_are_trouble_of_nodes() {
         assert_eq!(c.refusal_kind(), kind);
     }
 }
+
+/// The names of the nodes that would have to be back.
+fn gone(c: &Coordinator) -> Vec<String> {
+    c.gone().into_iter().map(|gone| gone.node).collect()
+}
+
+/// A node that is gone is named where it was needed: the only receiver, the only holder of what is missing; not a replica that others
+/// replaced, nor one that its user has cancelled.
+#[test]
+fn nodes_that_are_gone_and_were_needed_are_named() {
+    let replicas = vec![
+        node("a", &[(0, 100)], &[], None),
+        node("a2", &[(0, 100)], &[], None),
+        node("b", &[], &[(0, 100)], None),
+    ];
+    let broken = "the connection closed";
+    // The only receiver.
+    let (mut c, _) = started(pair());
+    c.handle_lost(1, broken, Instant(12));
+    actions(&mut c);
+    assert_eq!(outcome(&finish(&mut c, 2)), Some(Outcome::Failed));
+    assert_eq!(gone(&c), ["b"]);
+    assert_eq!(c.gone()[0].reason, broken);
+    // The only holder.
+    let (mut c, _) = started(pair());
+    c.handle_lost(0, broken, Instant(12));
+    c.handle_message(1, done(30, &[(30, 70)]), Instant(13));
+    actions(&mut c);
+    assert_eq!(outcome(&finish(&mut c, 2)), Some(Outcome::Partial));
+    assert_eq!(gone(&c), ["a"]);
+    // One of two replicas, and then both.
+    for (lost, missing, outcome_then, names) in [
+        (1, &[][..], Outcome::Done, &[][..]),
+        (2, &[(50, 50)][..], Outcome::Partial, &["a", "a2"][..]),
+    ] {
+        let (mut c, _) = started(replicas.clone());
+        for node in 0..lost {
+            c.handle_lost(node, broken, Instant(12));
+            let asked = actions(&mut c);
+            answer(&mut c, asked);
+        }
+        let delivered = 100 - missing.iter().map(|(_, length)| length).sum::<u64>();
+        let revision = c.nodes[2].revision;
+        let last = super::tests::done_after(revision, delivered, missing);
+        c.handle_message(2, last, Instant(13));
+        actions(&mut c);
+        assert_eq!(outcome(&finish(&mut c, 3)), Some(outcome_then));
+        assert_eq!(gone(&c), names);
+    }
+    // Cancelled at its agent, and by the user of the transfer.
+    let (mut c, _) = started(pair());
+    let refused = control::Refused {
+        code: ErrorKind::Interrupted.wire(),
+        message: "cancelled".into(),
+    };
+    c.handle_message(1, from(from_agent::Body::Refused(refused)), Instant(12));
+    actions(&mut c);
+    assert_eq!(outcome(&finish(&mut c, 2)), Some(Outcome::Failed));
+    assert_eq!(gone(&c), [""; 0]);
+    let (mut c, _) = started(pair());
+    c.handle_lost(1, broken, Instant(12));
+    c.handle_cancel();
+    actions(&mut c);
+    finish(&mut c, 2);
+    assert_eq!(gone(&c), [""; 0]);
+    // Before anything has moved.
+    let mut c = begun(pair(), None);
+    c.handle_lost(0, broken, Instant(1));
+    assert_eq!(outcome(&actions(&mut c)), Some(Outcome::Refused));
+    assert_eq!(gone(&c), ["a"]);
+}

@@ -13,8 +13,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
-use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::path::PathBuf;
 
 use ropewalk_model::journal::{
     Adopt, Recorded, Safe, Seen, Step, Takeover, Unit, joined, keep_largest, pieces,
@@ -26,18 +25,12 @@ use rustix::io::Errno;
 use super::Tree;
 use super::resume::{Inodes, KEPT};
 use super::standing::heritage;
-use crate::error::StoreError;
 use crate::folders::Folders;
 use crate::journal::{self, Left};
 use crate::manifest::{Entry, EntryKind, parent_of};
 use crate::open_files::lock;
-use crate::staging::{Target as _, begins_as_id, open_parent, remove_entry, temporary_begin};
+use crate::staging::{Target as _, begins_as_id, remove_entry, temporary_begin};
 use crate::sys;
-
-/// Longest wait for another transfer to end: it syncs what it has received and gives names, which on a slow disk takes a while.
-const ENDING_WAIT: Duration = Duration::from_secs(60);
-
-const ENDING_PAUSE: Duration = Duration::from_millis(20);
 
 /// Of what several nodes wrote, when it is taken over.
 const TAKEN: &[u8] = b"-taken";
@@ -463,30 +456,8 @@ pub(super) fn journals_of(folder: &OwnedFd, temporary: &[u8]) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// Waits for transfers to DEST that are about to end, as those whose command was killed are: what they leave, and what they give
-/// names, need not be sent.
-///
-/// # Errors
-/// [`StoreError::ParentMissing`], or what the system reported when its folder was opened.
-pub(super) fn await_endings(dest: &Path) -> Result<(), StoreError> {
-    let (parent, _, name) = open_parent(dest)?;
-    let name = &*name;
-    let until = Instant::now() + ENDING_WAIT;
-    let is_any = |folder: &OwnedFd| {
-        let mut journals = journals(folder, name).into_iter();
-        journals
-            .any(|name| is_ours(folder, &name) == Some(true) && journal::is_ending(folder, &name))
-    };
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY;
-    let dest = || sys::open_beneath(parent.as_fd(), name, flags, Mode::empty());
-    while (is_any(&parent) || dest().is_ok_and(|dest| is_any(&dest))) && Instant::now() < until {
-        std::thread::sleep(ENDING_PAUSE);
-    }
-    Ok(())
-}
-
 /// Names of journals of transfers to DEST.
-fn journals(folder: &OwnedFd, name: &[u8]) -> Vec<Vec<u8>> {
+pub(super) fn journals(folder: &OwnedFd, name: &[u8]) -> Vec<Vec<u8>> {
     let begin = temporary_begin(name);
     let is_journal = |name: &[u8]| {
         let temporary = journal::temporary_of(name);
@@ -506,7 +477,7 @@ fn is_id(id: &[u8]) -> bool {
 
 /// Whether this user made what has a name; `None` where nothing has. In a folder that others can write to, any user could make a
 /// journal, and files of any contents beside it.
-fn is_ours(folder: &OwnedFd, name: &[u8]) -> Option<bool> {
+pub(super) fn is_ours(folder: &OwnedFd, name: &[u8]) -> Option<bool> {
     let user = rustix::process::geteuid().as_raw();
     let stat = sys::stat_entry(folder.as_fd(), name).ok()?;
     Some(stat.st_uid == user)
@@ -526,31 +497,4 @@ fn seen(stat: &Stat) -> Seen {
 fn in_space(piece: &Piece, range: Range) -> Range {
     let start = piece.range.start + (range.start - piece.object_offset);
     Range::new(start, start + range.len())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::journal::Journal;
-
-    /// A transfer that is about to end is waited for, one that is not is not, nor one to another destination.
-    #[test]
-    fn endings_are_awaited() {
-        let folder = tempfile::tempdir().unwrap();
-        let parent: OwnedFd = std::fs::File::open(folder.path()).unwrap().into();
-        let name = format!(".to.ropewalk-{}-0.journal", "0".repeat(32));
-        let mut journal = Journal::create(parent.as_fd(), name.as_bytes()).unwrap();
-        let folder = folder.path().canonicalize().unwrap();
-        let (to, other) = (folder.join("to"), folder.join("other"));
-        await_endings(&to).unwrap();
-        journal.note_ending().unwrap();
-        await_endings(&other).unwrap();
-        std::thread::scope(|scope| {
-            let waiting = scope.spawn(|| await_endings(&to));
-            std::thread::sleep(ENDING_PAUSE * 3);
-            assert!(!waiting.is_finished());
-            drop(journal);
-            waiting.join().unwrap().unwrap();
-        });
-    }
 }

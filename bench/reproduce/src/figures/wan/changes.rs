@@ -152,6 +152,8 @@ impl Followed {
             }
             Event::Reached { .. }
             | Event::Awaiting { .. }
+            | Event::Waiting { .. }
+            | Event::Returned { .. }
             | Event::Asking { .. }
             | Event::Uploaded { .. }
             | Event::Listed { .. } => {}

@@ -1,0 +1,444 @@
+//! A transfer from the first attempt to reach its nodes to its report: one round; more where nodes are lost that it cannot go on
+//! without, and return. How long they are waited for is [`ropewalk_proto::patience`]'s.
+//!
+//! ```text
+//!  reach ─▶ round ──complete, stopped, or failed for good──▶ report of all rounds
+//!             ▲ │
+//!             │ └─nodes are gone─▶ wait: reach them again ──too long, or stopped──▶ report of all rounds
+//!             └────────all are back────────┘
+//! ```
+//!
+//! A round is a transfer with a coordinator and an id of its own: after its end no node knows of it. What it made safe is in the
+//! journals at the destinations, where the next one finds it, as another command would. So there is no state of a pause, and whatever a
+//! node has forgotten does no harm.
+
+mod sum;
+mod wait;
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use ropewalk_model::time;
+use ropewalk_proto::coordinator::Gone;
+use ropewalk_proto::patience::{Patience, Settings};
+use ropewalk_proto::report::{
+    ControlReport, ErrorKind, Event, InterruptionReport, Outcome, Report,
+};
+use tokio::sync::mpsc::{self, UnboundedSender};
+use uuid::Uuid;
+
+use crate::absent;
+use crate::drive::{After, Cancel, Round, drive};
+use crate::expand::Agents;
+use crate::lessons;
+use crate::members::{Command, Members};
+use crate::reach::{Answers, Failure, Ranks, Reached, reach_each};
+use crate::report;
+use crate::request::{LaneKind, Mapping, NodeRequest, Object, Reach, Request, Same};
+use crate::setup::{Before, check, links_note};
+use crate::speeds;
+
+/// Answers of nodes that were reached before, by their positions.
+type Known = BTreeMap<usize, Result<Reached, Failure>>;
+
+/// Carries out a transfer. Never fails by itself: refusals and errors are in the report.
+///
+/// Events go to `events` while it runs; the report is the return value only. Nodes join and leave by `members`.
+pub async fn run(
+    request: Request,
+    events: UnboundedSender<Event>,
+    cancel: Cancel,
+    members: Members,
+) -> Report {
+    run_with(Agents::default(), request, events, cancel, members).await
+}
+
+/// As [`run`], with agents that were asked before ([`expand`](crate::expand)).
+pub async fn run_with(
+    agents: Agents,
+    mut request: Request,
+    events: UnboundedSender<Event>,
+    cancel: Cancel,
+    members: Members,
+) -> Report {
+    let (first, began) = (Uuid::now_v7(), Instant::now());
+    let commands = members.take();
+    // The result must not depend on the order in which hosts were named.
+    request.nodes.sort_by(|a, b| a.name.cmp(&b.name));
+    let ranks = match prepare(&request).await {
+        Ok(ranks) => ranks,
+        Err(text) => {
+            agents.leave().await;
+            return report::refused(&request, &first.to_string(), ErrorKind::Refused, text);
+        }
+    };
+    let wait = request.options.wait;
+    let transfer = Transfer {
+        first,
+        name: first.to_string(),
+        began,
+        events,
+        cancel,
+        commands,
+        ranks: ranks.as_ref(),
+        patience: Patience::new(Settings {
+            most: wait.most.map(Into::into),
+            at_start: wait.at_start,
+        }),
+        rounds: Vec::new(),
+        interruptions: Vec::new(),
+    };
+    let report = transfer.run(agents, request).await;
+    if let Some(ranks) = ranks {
+        ranks.end().await;
+    }
+    report
+}
+
+/// Checks a request, and looks for the MPI that its agents are ranks of, where they are.
+async fn prepare(request: &Request) -> Result<Option<Ranks>, String> {
+    check(request).map_err(|error| error.to_string())?;
+    let options = &request.options;
+    if options.lane != LaneKind::Mpi {
+        return Ok(None);
+    }
+    let (cache, program) = (options.cache.as_deref(), &options.local_program);
+    let ranks = Ranks::find(cache, program, request.nodes.len()).await?;
+    Ok(Some(ranks))
+}
+
+/// Whether a further round finds what an earlier one made safe: whole trees and files with journals.
+fn is_resumable(request: &Request) -> bool {
+    let options = &request.options;
+    let is_tree = matches!(request.mapping, Mapping::Trees { .. });
+    let nodes = request.nodes.iter();
+    let mut objects = nodes.flat_map(|node| node.sources.iter().chain(&node.sinks));
+    let is_file = |object: &Object| matches!(object, Object::Path(_) | Object::Bundle(_));
+    is_tree
+        && options.same == Same::Kept
+        && options.lane != LaneKind::Mpi
+        && !options.dry_run
+        && objects.all(|object| is_file(&object.object))
+}
+
+/// The nodes of the next round.
+///
+/// * `asked`: those of the last one; of these some may have been left out, and may be back.
+/// * `after`: what it has left.
+fn next_nodes(asked: &[NodeRequest], after: &After) -> Vec<NodeRequest> {
+    let mut nodes = asked.to_vec();
+    for node in &after.nodes {
+        let is_known = nodes.iter().any(|known| {
+            let is_agent = matches!(known.reach, Reach::Attached { .. });
+            known.name == node.name || is_agent && known.reach == node.reach
+        });
+        if !is_known {
+            nodes.push(node.clone());
+        }
+    }
+    nodes.retain(|node| !after.departed.contains(&node.name));
+    nodes.sort_by(|a, b| a.name.cmp(&b.name));
+    nodes
+}
+
+/// How a round has ended.
+struct Ended {
+    report: Report,
+    after: After,
+}
+
+impl Ended {
+    fn with(report: Report, gone: Vec<Gone>) -> Self {
+        let after = After {
+            gone,
+            ..After::default()
+        };
+        Self { report, after }
+    }
+}
+
+/// A transfer that is carried out.
+struct Transfer<'r> {
+    first: Uuid,
+    // Its id for people.
+    name: String,
+    began: Instant,
+    events: UnboundedSender<Event>,
+    cancel: Cancel,
+    commands: mpsc::Receiver<Command>,
+    ranks: Option<&'r Ranks>,
+    patience: Patience,
+    // Rounds that have ended, and were followed by another one.
+    rounds: Vec<Report>,
+    interruptions: Vec<InterruptionReport>,
+}
+
+impl Transfer<'_> {
+    fn now(&self) -> time::Instant {
+        time::Instant::after(self.began.elapsed())
+    }
+
+    fn tell(&self, event: Event) {
+        let _ = self.events.send(event);
+    }
+
+    async fn run(mut self, mut agents: Agents, mut request: Request) -> Report {
+        let mut known = agents.take(&request.nodes);
+        let mut before = (agents.control, agents.asking);
+        loop {
+            let ended = self.round(known, request.clone(), before).await;
+            before = (ControlReport::default(), Duration::ZERO);
+            let Ended { mut report, after } = ended;
+            // Ranks start together.
+            let is_over =
+                after.gone.is_empty() || self.cancel.is_cancelled() || self.ranks.is_some();
+            if is_over || after.has_moved && !is_resumable(&request) {
+                return self.sum(report);
+            }
+            if !after.nodes.is_empty() {
+                request.nodes = next_nodes(&request.nodes, &after);
+                request.options.limit = after.limit;
+            }
+            match self.wait_for(&after, &mut request, &mut report).await {
+                Some(returned) => {
+                    self.rounds.push(report);
+                    known = returned;
+                }
+                None => return self.sum(report),
+            }
+        }
+    }
+
+    /// The report of all rounds.
+    fn sum(mut self, last: Report) -> Report {
+        if self.rounds.is_empty() && self.interruptions.is_empty() {
+            return last;
+        }
+        self.rounds.push(last);
+        let seconds = self.began.elapsed().as_secs_f64();
+        sum::of_rounds(&self.rounds, self.interruptions, seconds)
+    }
+
+    /// The id of a round. All rounds of a transfer have ids that differ in the last two bytes only, by which a receiver knows what an
+    /// earlier one writes (`crates/store/src/tree_sink/endings.rs`).
+    fn round_id(&self) -> Uuid {
+        let mut bytes = *self.first.as_bytes();
+        let last = u16::from_be_bytes([bytes[14], bytes[15]]);
+        let last = last.wrapping_add(self.rounds.len() as u16);
+        bytes[14..].copy_from_slice(&last.to_be_bytes());
+        Uuid::from_bytes(bytes)
+    }
+
+    /// * `known`: nodes that are reached already.
+    /// * `before`: what asking them has cost, and how long it took.
+    async fn round(
+        &mut self,
+        known: Known,
+        mut request: Request,
+        before: (ControlReport, Duration),
+    ) -> Ended {
+        let started = Instant::now();
+        let name = &self.name;
+        let events = self.events.clone();
+        let notice = |event: Event| {
+            let _ = events.send(event);
+        };
+        let loopback = request.nodes.iter().all(|n| n.reach == Reach::Local);
+        let reaching = reach_each(
+            &request.nodes,
+            &request.options,
+            loopback,
+            self.ranks,
+            known,
+            notice,
+        );
+        let answers = tokio::select! {
+            answers = reaching => answers,
+            () = self.cancel.cancelled() => {
+                let report = report::ended_early(&request, name, Outcome::Cancelled, "interrupted".into());
+                return Ended::with(report, Vec::new());
+            }
+        };
+        let unreached = unreached(&request.nodes, &answers);
+        let absent::Present {
+            reached: links,
+            absent,
+            notes: left_out,
+        } = match absent::leave_out(&mut request, answers).await {
+            Ok(present) => present,
+            Err((kind, text)) => {
+                let gone = match kind {
+                    ErrorKind::Unreachable => unreached,
+                    _ => Vec::new(),
+                };
+                return Ended::with(report::refused(&request, name, kind, text), gone);
+            }
+        };
+        let note = |message: &String| {
+            let message = message.clone();
+            self.tell(Event::Note {
+                seconds: 0.0,
+                message,
+            });
+        };
+        left_out.iter().for_each(note);
+        let speeds::Recalled {
+            hints,
+            basis,
+            failure,
+        } = tokio::select! {
+            recalled = speeds::recall(&request) => recalled,
+            () = self.cancel.cancelled() => Default::default(),
+        };
+        failure.iter().for_each(note);
+        let recalled = tokio::select! {
+            recalled = lessons::recall(&request.options) => recalled,
+            () = self.cancel.cancelled() => Ok(Vec::new()),
+        };
+        let (lessons, lessons_note) = match recalled {
+            Ok(lessons) => (lessons, None),
+            Err(error) => (Vec::new(), Some(error.to_string())),
+        };
+        let known = Before {
+            hints,
+            basis: basis.clone(),
+            lessons,
+            absent,
+        };
+        let reaching = started.elapsed();
+        let round = Round {
+            id: self.round_id(),
+            transfer: name,
+            wanted: self.rounds.iter().map(|round| round.wanted_bytes).max(),
+        };
+        let (mut report, request, mut after) = drive(
+            request,
+            round,
+            (links, self.ranks),
+            known,
+            (self.events.clone(), &self.cancel),
+            &mut self.commands,
+        )
+        .await;
+        let (control, asking) = before;
+        report.control.plan_messages += control.plan_messages;
+        report.control.plan_bytes += control.plan_bytes;
+        report::count_reaching(&mut report, asking + reaching);
+        let links_note = links_note(&request);
+        let notes = left_out
+            .into_iter()
+            .chain(failure)
+            .chain(basis.filter(|_| report.wanted_bytes > 0))
+            .chain(lessons_note)
+            .chain(links_note);
+        report.notes.splice(0..0, notes);
+        let observations = std::mem::take(&mut after.observations);
+        let speeds = speeds::remember(&request, report.outcome, observations).await;
+        let lessons = lessons::remember(&request.options, after.lessons.take()).await;
+        report.notes.extend(speeds.into_iter().chain(lessons));
+        Ended { report, after }
+    }
+}
+
+/// Nodes that were not reached. None where ssh has a question that no person has answered: that does not pass.
+fn unreached(nodes: &[NodeRequest], answers: &Answers) -> Vec<Gone> {
+    let failed = nodes.iter().zip(answers);
+    let failed = failed.filter_map(|(node, answer)| Some((node, answer.as_ref().err()?)));
+    let failed: Vec<_> = failed.collect();
+    if failed.iter().any(|(_, failure)| failure.is_question) {
+        return Vec::new();
+    }
+    let gone = |(node, failure): (&NodeRequest, &Failure)| Gone {
+        node: node.name.clone(),
+        reason: failure.text.clone(),
+    };
+    failed.into_iter().map(gone).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::request::{Destinations, ObjectRequest, Options, Sources};
+
+    fn node(name: &str, port: u16, object: Object) -> NodeRequest {
+        NodeRequest {
+            name: name.into(),
+            reach: Reach::Attached {
+                host: name.into(),
+                port,
+            },
+            sources: vec![ObjectRequest {
+                object,
+                rows: Vec::new(),
+                destination: None,
+                make_folder: false,
+            }],
+            sinks: Vec::new(),
+            up: None,
+            down: None,
+            interfaces: Vec::new(),
+        }
+    }
+
+    fn path() -> Object {
+        Object::Path(b"/x".to_vec())
+    }
+
+    /// Only what has journals is tried again after bytes have moved.
+    #[test]
+    fn trees_are_resumable() {
+        let request = |objects: Vec<Object>, mapping, same| Request {
+            label: None,
+            nodes: objects
+                .into_iter()
+                .map(|object| node("a", 1, object))
+                .collect(),
+            mapping,
+            links: Vec::new(),
+            options: Options {
+                same,
+                ..Options::default()
+            },
+        };
+        let trees = Mapping::Trees {
+            sources: Sources::Auto,
+            destinations: Destinations::Copies,
+        };
+        assert!(is_resumable(&request(
+            vec![path(), path()],
+            trees,
+            Same::Kept
+        )));
+        for request in [
+            request(vec![path()], Mapping::Rows, Same::Kept),
+            request(vec![path()], trees, Same::Sent),
+            request(vec![path(), Object::Memory(5)], trees, Same::Kept),
+            request(vec![path(), Object::Null], trees, Same::Kept),
+        ] {
+            assert!(!is_resumable(&request), "{request:?}");
+        }
+    }
+
+    /// Nodes that joined stay, those that left do not, those that were left out may be back, and no agent is there twice.
+    #[test]
+    fn members_stay_members() {
+        let asked = [node("a", 1, path()), node("b", 2, path())];
+        let after = After {
+            nodes: vec![
+                node("b", 2, path()),
+                node("c", 3, path()),
+                NodeRequest {
+                    name: "b (2)".into(),
+                    ..node("b", 2, path())
+                },
+            ],
+            departed: vec!["b".into()],
+            ..After::default()
+        };
+        let names: Vec<String> = next_nodes(&asked, &after)
+            .into_iter()
+            .map(|node| node.name)
+            .collect();
+        assert_eq!(names, ["a", "c"]);
+    }
+}

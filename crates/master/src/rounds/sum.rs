@@ -1,0 +1,342 @@
+//! One report of several rounds. Pure.
+//!
+//! What earlier rounds made safe, the last one found at the destinations, among what was there before the first one. So the bytes that
+//! were moved are those that the last round moved, and those that it found and the first one did not.
+
+use std::collections::BTreeMap;
+
+use ropewalk_proto::report::{
+    ControlReport, InterruptionReport, LandingReport, MergedReport, NodeReport, Outcome,
+    PairReport, Report,
+};
+
+/// Bytes that a round found at its destinations.
+fn found_bytes(report: &Report) -> u64 {
+    let landing = &report.landing;
+    let found = [
+        landing.unchanged_bytes,
+        landing.kept_bytes,
+        landing.resumed_bytes,
+    ];
+    found.into_iter().fold(0, u64::saturating_add)
+}
+
+/// Bytes that are at the destinations after a round, as far as it knows.
+pub(super) fn safe_bytes(report: &Report) -> u64 {
+    report.delivered_bytes.saturating_add(found_bytes(report))
+}
+
+/// Whether a round got as far as to know what is wanted.
+fn is_known(report: &Report) -> bool {
+    report.wanted_bytes > 0 || found_bytes(report) > 0
+}
+
+/// The report of a transfer.
+///
+/// * `rounds`: at least one, in order.
+/// * `seconds`: from the start of the command.
+pub(super) fn of_rounds(
+    rounds: &[Report],
+    interruptions: Vec<InterruptionReport>,
+    seconds: f64,
+) -> Report {
+    let last = rounds.last().expect("at least one round");
+    let known: Vec<&Report> = rounds.iter().filter(|round| is_known(round)).collect();
+    let (first, end) = match (known.first(), known.last()) {
+        (Some(first), Some(end)) => (*first, *end),
+        _ => (last, last),
+    };
+    let moved_before = found_bytes(end).saturating_sub(found_bytes(first));
+    let has_moved = moved_before + end.delivered_bytes > 0;
+    let mut report = Report {
+        // A round that was refused follows others that were not.
+        outcome: match last.outcome {
+            Outcome::Refused if has_moved => Outcome::Failed,
+            outcome => outcome,
+        },
+        error: last.error.clone(),
+        error_kind: last.error_kind,
+        wanted_bytes: end.wanted_bytes + moved_before,
+        delivered_bytes: end.delivered_bytes + moved_before,
+        seconds,
+        reach_seconds: rounds[0].reach_seconds,
+        start_seconds: first.start_seconds,
+        // They are of one round, and of what it was given.
+        predicted_seconds: None,
+        bound: None,
+        bound_basis: "none".into(),
+        own_best_second_bits_per_second: None,
+        landing: landing(&known, first, end),
+        nodes: nodes(rounds),
+        pairs: pairs(rounds),
+        interruptions,
+        control: control(rounds),
+        ..end.clone()
+    };
+    let per_second = |seconds: f64| match seconds > 0.0 {
+        true => report.delivered_bytes as f64 * 8.0 / seconds,
+        false => 0.0,
+    };
+    let moving = |round: &Report| match round.moving_bits_per_second > 0.0 {
+        true => round.delivered_bytes as f64 * 8.0 / round.moving_bits_per_second,
+        false => 0.0,
+    };
+    let rates = (
+        per_second(seconds),
+        per_second(rounds.iter().map(moving).sum()),
+    );
+    (report.bits_per_second, report.moving_bits_per_second) = rates;
+    let sum = |of: fn(&Report) -> u64| rounds.iter().map(of).fold(0, u64::saturating_add);
+    report.duplicate_bytes = sum(|round| round.duplicate_bytes);
+    report.corrupt_units = sum(|round| round.corrupt_units);
+    report.replans = sum(|round| round.replans);
+    let stalls = rounds.iter().map(|round| round.longest_stall_seconds);
+    report.longest_stall_seconds = stalls.fold(0.0, f64::max);
+    let mut notes: Vec<String> = Vec::new();
+    for note in rounds.iter().flat_map(|round| &round.notes) {
+        if !notes.contains(note) {
+            notes.push(note.clone());
+        }
+    }
+    report.notes = notes;
+    for destination in &mut report.destinations {
+        let others = known.iter().filter(|round| !std::ptr::eq(**round, end));
+        let named = others.flat_map(|round| &round.destinations);
+        let same = named.filter(|other| other.nodes == destination.nodes);
+        destination.files += same.map(|other| other.files).sum::<u64>();
+    }
+    report
+}
+
+/// What was there counts as it was before the first round, and what was done as all did it.
+fn landing(known: &[&Report], first: &Report, end: &Report) -> LandingReport {
+    let sum = |of: fn(&LandingReport) -> u64| -> u64 {
+        known.iter().map(|round| of(&round.landing)).sum()
+    };
+    LandingReport {
+        merged: merged(known),
+        replaced_files: sum(|landing| landing.replaced_files),
+        unchanged_files: first.landing.unchanged_files,
+        unchanged_bytes: first.landing.unchanged_bytes,
+        kept_files: first.landing.kept_files,
+        kept_bytes: first.landing.kept_bytes,
+        resumed_bytes: first.landing.resumed_bytes,
+        removed_files: sum(|landing| landing.removed_files),
+        removed_folders: sum(|landing| landing.removed_folders),
+        bits_not_kept: sum(|landing| landing.bits_not_kept),
+        owners_not_kept: sum(|landing| landing.owners_not_kept),
+        attributes_not_kept: sum(|landing| landing.attributes_not_kept),
+        links_not_kept: sum(|landing| landing.links_not_kept),
+        ..end.landing.clone()
+    }
+}
+
+/// Folders that were there before the first round: one that a round has made is there for the next.
+fn merged(known: &[&Report]) -> Vec<MergedReport> {
+    let mut merged: Vec<MergedReport> = Vec::new();
+    let mut made: Vec<&str> = Vec::new();
+    for round in known {
+        for folder in &round.landing.merged {
+            let is_same =
+                |other: &&mut MergedReport| other.node == folder.node && other.path == folder.path;
+            match merged.iter_mut().find(is_same) {
+                Some(before) => {
+                    before.added_files += folder.added_files;
+                    before.replaced_files += folder.replaced_files;
+                }
+                None if made.contains(&folder.node.as_str()) => {}
+                None => merged.push(folder.clone()),
+            }
+        }
+        let named = round.destinations.iter().filter(|one| one.files > 0);
+        made.extend(named.flat_map(|one| &one.nodes).map(String::as_str));
+    }
+    merged
+}
+
+/// What each node did in all rounds.
+fn nodes(rounds: &[Report]) -> Vec<NodeReport> {
+    let mut all: BTreeMap<&str, NodeReport> = BTreeMap::new();
+    for line in rounds.iter().flat_map(|round| &round.nodes) {
+        let sum = all.entry(&line.node).or_insert_with(|| NodeReport {
+            node: line.node.clone(),
+            ..NodeReport::default()
+        });
+        sum.sent_bytes += line.sent_bytes;
+        sum.received_bytes += line.received_bytes;
+        sum.processor_seconds += line.processor_seconds;
+        sum.resident_max_bytes = sum.resident_max_bytes.max(line.resident_max_bytes);
+        sum.best_bits_per_second = sum.best_bits_per_second.max(line.best_bits_per_second);
+        sum.error.clone_from(&line.error);
+    }
+    all.into_values().collect()
+}
+
+/// What each pair moved in all rounds, over each of its ways.
+fn pairs(rounds: &[Report]) -> Vec<PairReport> {
+    let mut all: Vec<PairReport> = Vec::new();
+    for pair in rounds.iter().flat_map(|round| &round.pairs) {
+        let is_same = |other: &&mut PairReport| {
+            let key = |pair: &PairReport| {
+                let PairReport {
+                    sender,
+                    receiver,
+                    lane,
+                    way,
+                    rail,
+                    ..
+                } = pair.clone();
+                (sender, receiver, lane, way, rail)
+            };
+            key(other) == key(pair)
+        };
+        match all.iter_mut().find(is_same) {
+            Some(sum) => {
+                *sum = PairReport {
+                    bytes: sum.bytes + pair.bytes,
+                    corrupt_units: sum.corrupt_units + pair.corrupt_units,
+                    waiting_seconds: sum.waiting_seconds + pair.waiting_seconds,
+                    datagrams: sum.datagrams + pair.datagrams,
+                    datagrams_again: sum.datagrams_again + pair.datagrams_again,
+                    ..pair.clone()
+                };
+            }
+            None => all.push(pair.clone()),
+        }
+    }
+    all
+}
+
+fn control(rounds: &[Report]) -> ControlReport {
+    let mut sum = ControlReport::default();
+    for ControlReport {
+        nodes,
+        plan_messages,
+        plan_bytes,
+        handshake_bytes,
+        status_messages,
+        status_bytes,
+        pipe_bytes,
+        bridged_bytes,
+        wire_sent_bytes,
+        wire_received_bytes,
+        wire_packets,
+    } in rounds.iter().map(|round| round.control)
+    {
+        sum.nodes = sum.nodes.max(nodes);
+        sum.plan_messages += plan_messages;
+        sum.plan_bytes += plan_bytes;
+        sum.handshake_bytes += handshake_bytes;
+        sum.status_messages += status_messages;
+        sum.status_bytes += status_bytes;
+        sum.pipe_bytes += pipe_bytes;
+        sum.bridged_bytes += bridged_bytes;
+        sum.wire_sent_bytes += wire_sent_bytes;
+        sum.wire_received_bytes += wire_received_bytes;
+        sum.wire_packets += wire_packets;
+    }
+    sum
+}
+
+#[cfg(test)]
+mod tests {
+    use ropewalk_proto::report::{DestinationReport, ErrorKind};
+
+    use super::*;
+
+    /// A round over 1000 bytes of which so many were there, unchanged and from an earlier run, and so many were moved.
+    fn round(outcome: Outcome, unchanged: u64, resumed: u64, delivered: u64) -> Report {
+        let mut report = Report {
+            wanted_bytes: 1000 - unchanged - resumed,
+            delivered_bytes: delivered,
+            moving_bits_per_second: 80.0,
+            longest_stall_seconds: 1.0,
+            duplicate_bytes: 3,
+            ..Report::ended(outcome)
+        };
+        report.landing.unchanged_bytes = unchanged;
+        report.landing.resumed_bytes = resumed;
+        report.control.plan_messages = 5;
+        report.nodes.push(NodeReport {
+            node: "b".into(),
+            received_bytes: delivered,
+            ..NodeReport::default()
+        });
+        report
+    }
+
+    fn interruption() -> Vec<InterruptionReport> {
+        vec![InterruptionReport {
+            awaited: vec!["b".into()],
+            reason: "gone".into(),
+            seconds: 2.0,
+            returned: true,
+        }]
+    }
+
+    /// Each byte counts once: what a round moved and the next one found is moved, what was there before the first one is not.
+    #[test]
+    fn bytes_are_counted_once() {
+        let rounds = [
+            round(Outcome::Failed, 100, 50, 300),
+            // It found 10 more than the one before had reported.
+            round(Outcome::Partial, 200, 260, 140),
+            round(Outcome::Done, 200, 400, 400),
+        ];
+        let sum = of_rounds(&rounds, interruption(), 100.0);
+        assert_eq!(sum.outcome, Outcome::Done);
+        assert_eq!((sum.wanted_bytes, sum.delivered_bytes), (850, 850));
+        let landing = &sum.landing;
+        assert_eq!((landing.unchanged_bytes, landing.resumed_bytes), (100, 50));
+        assert_eq!(sum.bits_per_second, 850.0 * 8.0 / 100.0);
+        assert_eq!(sum.moving_bits_per_second, 850.0 * 8.0 / 84.0);
+        assert_eq!((sum.duplicate_bytes, sum.longest_stall_seconds), (9, 1.0));
+        assert_eq!(sum.control.plan_messages, 15);
+        assert_eq!((sum.nodes.len(), sum.nodes[0].received_bytes), (1, 840));
+        assert_eq!(sum.interruptions, interruption());
+    }
+
+    /// A round that ended before it knew what was wanted says how it ended, and nothing about bytes.
+    #[test]
+    fn the_last_round_may_know_nothing() {
+        let mut last = Report::ended(Outcome::Refused);
+        last.error = Some("b: no such file".into());
+        last.error_kind = Some(ErrorKind::Refused);
+        let sum = of_rounds(
+            &[round(Outcome::Failed, 0, 0, 300), last.clone()],
+            interruption(),
+            9.0,
+        );
+        assert_eq!(sum.outcome, Outcome::Failed);
+        assert_eq!(sum.error.as_deref(), Some("b: no such file"));
+        assert_eq!((sum.wanted_bytes, sum.delivered_bytes), (1000, 300));
+        let none = of_rounds(&[last.clone(), last], interruption(), 9.0);
+        assert_eq!(none.outcome, Outcome::Refused);
+    }
+
+    /// A folder that an earlier round made was not there; one that was there is named once, with what all rounds put into it.
+    #[test]
+    fn folders_of_earlier_rounds_were_not_there() {
+        let merged = |node: &str, added_files| MergedReport {
+            node: node.into(),
+            path: "/set".into(),
+            added_files,
+            ..MergedReport::default()
+        };
+        let copy = |node: &str, files| DestinationReport {
+            nodes: vec![node.into()],
+            complete: false,
+            files,
+            error: None,
+        };
+        let mut first = round(Outcome::Partial, 0, 0, 300);
+        first.landing.merged = vec![merged("old", 2)];
+        first.destinations = vec![copy("new", 3), copy("old", 2)];
+        let mut last = round(Outcome::Done, 0, 300, 700);
+        last.landing.merged = vec![merged("new", 4), merged("old", 5)];
+        last.destinations = vec![copy("new", 4), copy("old", 5)];
+        let sum = of_rounds(&[first, last], interruption(), 9.0);
+        assert_eq!(sum.landing.merged, [merged("old", 7)]);
+        assert_eq!(sum.destinations, [copy("new", 7), copy("old", 7)]);
+    }
+}
