@@ -4,7 +4,7 @@ use std::error::Error;
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ropewalk_lane::{Absent, Extent, Landing, Provider, missing};
 use ropewalk_model::{CHUNK_LEN, Layout, Range, RangeSet};
@@ -12,6 +12,8 @@ use ropewalk_proto::control;
 use ropewalk_proto::node::fetch::Writer;
 use ropewalk_proto::wire::SPACE_DATA;
 use ropewalk_store::{Present, Sink, Source, StoreError, Unit};
+
+use crate::hung::{CALL_TIME_MAX, Calls};
 
 /// Pauses before what failed for a passing reason (no open file or memory left, a network file system that stumbled) is
 /// tried again. Together well below the 1.5 s of silence after which a rail is given up.
@@ -50,6 +52,7 @@ pub(crate) struct SinkSet {
     unit_len: u64,
     // Nobody reads the bytes again: each stream receives straight into a buffer of its own.
     in_memory: bool,
+    calls: Calls,
 }
 
 impl SinkSet {
@@ -60,7 +63,23 @@ impl SinkSet {
             layout,
             unit_len,
             in_memory,
+            calls: Calls::default(),
         }
+    }
+
+    /// What the disk has not done for too long, in words; `None` as a rule.
+    pub fn hung(&self, now: Instant) -> Option<String> {
+        let what = self.calls.hung(now)?;
+        let path = self.temporary(1).pop();
+        let place = match &path {
+            Some(path) => format!("{path:?}"),
+            None => "the destination".to_owned(),
+        };
+        Some(format!(
+            "{what} {place} have not finished for {} s: its disk, or the server of its file system, does not answer; the transfer goes on \
+             when it does",
+            CALL_TIME_MAX.as_secs()
+        ))
     }
 
     /// Whether other nodes write some of the same files.
@@ -105,7 +124,9 @@ impl SinkSet {
     pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), StoreError> {
         self.each(offset, bytes.len() as u64, |sink, part| {
             let at = (part.start - offset) as usize;
-            sink.write_at(part.start, &bytes[at..at + part.len() as usize])
+            let part_bytes = &bytes[at..at + part.len() as usize];
+            let write = || sink.write_at(part.start, part_bytes);
+            self.calls.carry_out("writes to", write)
         })
     }
 
@@ -138,7 +159,9 @@ impl SinkSet {
     }
 
     pub fn sync(&self) -> Result<(), StoreError> {
-        self.sinks.iter().try_for_each(|placed| placed.sink.sync())
+        let mut sinks = self.sinks.iter();
+        let sync = || sinks.try_for_each(|placed| placed.sink.sync());
+        self.calls.carry_out("syncs of", sync)
     }
 
     /// Bytes that the destinations have already.
@@ -621,5 +644,62 @@ mod tests {
         let mut landing = SinkLanding::new(Arc::new(Open), Arc::new(sinks), writer);
         assert!(landing.write(SPACE_DATA, 0, &BYTES).is_ok());
         assert_eq!(sink.left(), 0);
+    }
+
+    /// A sink whose disk does not answer, until it is asked by the test.
+    struct Hangs(std::sync::Mutex<std::sync::mpsc::Receiver<()>>);
+
+    impl Sink for Hangs {
+        fn write_at(&self, _offset: u64, _bytes: &[u8]) -> Result<(), StoreError> {
+            let _ = self.0.lock().unwrap().recv();
+            Ok(())
+        }
+
+        fn read_back(&self, _offset: u64, _buf: &mut [u8]) -> Result<(), StoreError> {
+            Ok(())
+        }
+
+        fn sync(&self) -> Result<(), StoreError> {
+            Ok(())
+        }
+
+        fn commit(&self) -> Result<(), StoreError> {
+            Ok(())
+        }
+
+        fn discard(&self) {}
+
+        fn temporary(&self, _most: usize) -> Vec<PathBuf> {
+            vec!["/y/.copy.ropewalk-1".into()]
+        }
+    }
+
+    /// A write that does not return is reported with its place, and no more when it has returned.
+    #[test]
+    fn a_disk_that_does_not_answer_is_named() {
+        let (answer, asked) = std::sync::mpsc::channel();
+        let placed = PlacedSink {
+            ranges: RangeSet::from(all()),
+            sink: Arc::new(Hangs(asked.into())),
+            shared: false,
+            name: "copy".into(),
+        };
+        let sinks = SinkSet::new(vec![placed], Layout::single(all()), CHUNK_LEN, false);
+        let hung = || sinks.hung(Instant::now() + CALL_TIME_MAX);
+        assert_eq!(hung(), None);
+        std::thread::scope(|scope| {
+            let writing = scope.spawn(|| sinks.write(0, &BYTES));
+            let words = loop {
+                if let Some(words) = hung() {
+                    break words;
+                }
+                std::thread::yield_now();
+            };
+            let place = "writes to \"/y/.copy.ropewalk-1\" have not finished for 60 s";
+            assert!(words.starts_with(place), "{words}");
+            answer.send(()).unwrap();
+            writing.join().unwrap().unwrap();
+        });
+        assert_eq!(hung(), None);
     }
 }

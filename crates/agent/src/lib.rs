@@ -21,6 +21,7 @@ mod door;
 mod error;
 mod find;
 mod host;
+mod hung;
 mod incoming;
 mod landing;
 mod listen;

@@ -382,6 +382,7 @@ impl Fetch {
     /// Progress for the master.
     pub fn status(&self) -> control::Status {
         let temporary = self.told_temporary();
+        let hung = self.sinks().and_then(|sinks| sinks.hung(Instant::now()));
         let mut state = self.state.lock();
         let State { node, lanes, .. } = &mut *state;
         for (lane, info) in lanes.iter_mut() {
@@ -389,6 +390,7 @@ impl Fetch {
         }
         control::Status {
             temporary,
+            hung: hung.unwrap_or_default(),
             ..node.status(self.member.now())
         }
     }

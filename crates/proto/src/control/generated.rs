@@ -696,6 +696,9 @@ pub struct Status {
     /// once: where it has made files under temporary names; a few at most
     #[prost(string, repeated, tag = "30")]
     pub temporary: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// what its disk has not done for long, in words
+    #[prost(string, tag = "31")]
+    pub hung: ::prost::alloc::string::String,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct PairStatus {

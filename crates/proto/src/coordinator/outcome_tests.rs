@@ -520,3 +520,17 @@ fn nodes_that_are_gone_and_were_needed_are_named() {
     assert_eq!(outcome(&actions(&mut c)), Some(Outcome::Refused));
     assert_eq!(gone(&c), ["a"]);
 }
+
+/// A node whose disk does not answer says so, and the user sees it once.
+#[test]
+fn a_hung_disk_is_said_once() {
+    let (mut c, _) = started(pair());
+    for second in 11..14 {
+        let status = control::Status {
+            hung: "writes to /y have not finished for 60 s".into(),
+            ..control::Status::default()
+        };
+        c.handle_message(1, from(from_agent::Body::Status(status)), Instant(second));
+    }
+    assert_eq!(c.notes(), ["b: writes to /y have not finished for 60 s"]);
+}

@@ -51,6 +51,11 @@ impl Coordinator {
             }
         }
         self.out.push(Action::Progress);
+        if !status.hung.is_empty() {
+            // The same each second, for as long as it lasts.
+            let text = format!("{}: {}", self.name(node), status.hung);
+            self.note_once(text);
+        }
         self.observe_streams(node, status.tcp.as_ref());
         if self.phase == Phase::Moving {
             self.observe(node, status, now);
