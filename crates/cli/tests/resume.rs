@@ -2,6 +2,8 @@
 
 mod common;
 
+use std::os::unix::fs::FileExt as _;
+
 use common::processes::{assert_gone, family, kill_at_once, temporary};
 use common::{Moving, Place, assert_same_tree, bytes};
 use serde_json::Value;
@@ -82,7 +84,7 @@ fn what_an_earlier_run_wrote_is_read_back() {
     let staged = left.iter().find(|name| !name.ends_with(".journal"));
     let staged = place.path(staged.unwrap());
     let file = std::fs::File::options().write(true).open(staged).unwrap();
-    std::os::unix::fs::FileExt::write_all_at(&file, b"damaged", 1000).unwrap();
+    file.write_all_at(b"damaged", 1000).unwrap();
     drop(file);
     let all = [&["copy", "--json"], &args[..]].concat();
     let report = place.run(&all).assert_status(1).report();
@@ -93,6 +95,42 @@ fn what_an_earlier_run_wrote_is_read_back() {
     assert_eq!(report["delivered_bytes"].as_u64().unwrap(), LARGE as u64);
     assert!(std::fs::read(place.path("copy")).unwrap() == bytes(LARGE, 2));
     assert_eq!(temporary(place.dir.path()), [""; 0]);
+}
+
+/// A bit that changes on the sink's disk before the file has its name is noticed where the sink is read back; the next run sends the
+/// file again.
+#[test]
+fn a_bit_that_flips_on_the_sink_is_noticed() {
+    let place = Place::new();
+    let all = bytes(24 << 20, 5);
+    std::fs::write(place.path("file"), &all).unwrap();
+    let args = ["--verify", "sink", "file", "copy"];
+    let mut moving = Moving::start(
+        &place,
+        &[&["copy", "--limit", "100Mbit"], &args[..]].concat(),
+    );
+    moving.until_delivered(8 << 20);
+    let staged = temporary(place.dir.path());
+    let staged = staged.iter().find(|name| !name.ends_with(".journal"));
+    let staged = place.path(staged.unwrap());
+    let file = std::fs::File::options()
+        .read(true)
+        .write(true)
+        .open(staged)
+        .unwrap();
+    // The first bytes are written by then.
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, 100_000).unwrap();
+    assert_eq!(byte[0], all[100_000]);
+    file.write_all_at(&[byte[0] ^ 0x10], 100_000).unwrap();
+    drop(file);
+    let (status, report) = moving.end();
+    assert_eq!(status, 1, "{report:#}");
+    let error = report["error"].as_str().unwrap();
+    assert!(error.contains("read back from the sink differ"), "{error}");
+    assert!(!place.path("copy").exists());
+    place.run(&[&["copy"], &args[..]].concat()).assert_status(0);
+    assert!(std::fs::read(place.path("copy")).unwrap() == all);
 }
 
 /// All processes of a copy are killed at once, as by a power switch: what the progress had called safe is not sent again.

@@ -1,10 +1,12 @@
 //! Any 128 bytes are read without harm, and prefaces of other versions are refused in words.
 
+#[cfg(feature = "mpi")]
+use ropewalk_lane::mpi::join::{Place, RankKey};
 use ropewalk_lane::preface::{Kind, MacKey, PREFACE_LEN, Preface, PrefaceError, VERSION};
 
 #[path = "../../../fuzz/mutate.rs"]
 mod mutate;
-use mutate::fuzz_fixed;
+use mutate::{fuzz, fuzz_fixed};
 
 fn preface() -> Preface {
     Preface {
@@ -47,4 +49,33 @@ fn prefaces_of_other_versions_are_refused() {
             format!("the peer speaks version {other}, this side {VERSION}; install the same");
         assert!(text.starts_with(&expected), "{text}");
     }
+}
+
+/// Any text is a place of a rank, and one only: what is read is what was sent.
+#[cfg(feature = "mpi")]
+#[test]
+fn places_of_ranks() {
+    let corpus = [
+        &b"/usr/lib/libmpi.so\0OMPI_COMM_WORLD_RANK=3\0PMIX_ID=a.1\0TMPDIR=/tmp"[..],
+        b"/opt/lib/libmpi.so.12",
+        b"\0\0\xff=",
+    ];
+    let corpus = corpus.map(<[u8]>::to_vec);
+    fuzz("places", &corpus, |input| {
+        let place = Place::decode(input, None);
+        assert_eq!(place.encode(), input);
+    });
+}
+
+/// Only what has the key asks for a rank, and only the number it asked for is read.
+#[cfg(feature = "mpi")]
+#[test]
+fn ranks_that_are_asked_for() {
+    let key = RankKey::of(&[7; 32]);
+    let asked = key.ask([1; 16], 0x0102_0304);
+    let other = RankKey::of(&[8; 32]).ask([1; 16], 5);
+    fuzz_fixed("ranks", &[asked, other], |bytes| {
+        let expected = (*bytes == asked).then_some(0x0102_0304);
+        assert_eq!(key.read(bytes), expected);
+    });
 }

@@ -11,7 +11,6 @@
 //! followed. Linux only, as the rest of the data plane.
 
 mod appended;
-mod durable;
 mod error;
 mod file_sink;
 mod file_systems;
@@ -25,6 +24,7 @@ mod manifest;
 mod memory_sink;
 mod new_folder;
 mod open_files;
+mod parallel;
 mod pattern;
 mod place;
 mod remains;

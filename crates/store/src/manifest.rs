@@ -17,6 +17,7 @@ mod left_out;
 mod listed;
 mod names;
 mod scan;
+mod walkers;
 
 pub use codec::{COMPONENT_LEN_MAX, ManifestError, PATH_LEN_MAX};
 pub(crate) use kept::Reader;

@@ -20,7 +20,7 @@ use crate::file_systems::FileSystem;
 use crate::open_files::{OpenFiles, lock};
 use crate::sink::SinkExtent;
 use crate::source::locate;
-use crate::{durable, holes, manifest, sys};
+use crate::{holes, manifest, parallel, sys};
 
 /// Up to this many files are synced one by one; above, the whole file system is synced at once where that is as good
 /// ([`crate::file_systems`]). One `fdatasync` is one wait for the disk's cache, `syncfs` is about two however many files
@@ -237,7 +237,7 @@ impl<T: Target> Staging<T> {
                 .map_err(|errno| StoreError::from_errno(Operation::Sync, path, errno));
         }
         let objects: Vec<u32> = dirty.iter().copied().collect();
-        durable::for_each(&objects, |object| {
+        parallel::for_each(&objects, |object| {
             let file = self.file(*object)?;
             rustix::fs::fdatasync(&*file).map_err(|errno| {
                 StoreError::from_errno(Operation::Sync, self.target.path(*object), errno)

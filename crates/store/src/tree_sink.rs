@@ -36,13 +36,13 @@ use ropewalk_model::{CHUNK_LEN, Layout, RangeSet};
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::durable;
 use crate::error::{Operation, StoreError};
 use crate::file_systems::FileSystem;
 use crate::filter::Filter;
 use crate::folders::Folders;
 use crate::manifest::{Entry, EntryKind, parent_of};
 use crate::open_files::lock;
+use crate::parallel;
 use crate::sink::Landed;
 use crate::staging::{SYNC_EACH_MAX, Staging, Target, open_parent, reserve, temporary_name};
 use crate::sys;
@@ -657,7 +657,7 @@ impl Target for Tree {
             });
         }
         let new: Vec<Vec<u8>> = new.into_iter().collect();
-        durable::for_each(&new, |path| self.sync_folder(path))
+        parallel::for_each(&new, |path| self.sync_folder(path))
     }
 
     fn filesystem(&self) -> Option<&OwnedFd> {

@@ -346,8 +346,17 @@ fn stream(case: Case, bytes: u64, site: &Site, lab: Option<&Lab>) -> Result<Samp
         gigabits_per_second: gigabits,
         imbalance: most("imbalance"),
         resident_bytes_max: most("resident_max_bytes") as u64,
-        report: report.clone(),
+        report: without_lists(report),
     })
+}
+
+/// A report without its lists of stages and processes, which are megabytes for all runs together.
+fn without_lists(report: &Value) -> Value {
+    let mut report = report.clone();
+    if let Some(fields) = report.as_object_mut() {
+        fields.retain(|_, value| !value.is_array());
+    }
+    report
 }
 
 /// Everything that is measured, for so many nodes.

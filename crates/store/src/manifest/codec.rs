@@ -149,6 +149,8 @@ impl Manifest {
             return Err(ManifestError::Count(count));
         }
         let mut total: u64 = 0;
+        // The folder of the entry before, which is mostly that of the next one.
+        let mut known: Option<&[u8]> = None;
         for (index, entry) in self.entries.iter().enumerate() {
             let before = &self.entries[..index];
             let shown = || entry.path.escape_ascii().to_string();
@@ -166,11 +168,12 @@ impl Manifest {
                     entry.kind,
                     EntryKind::Symlink { .. } | EntryKind::HardLink { .. }
                 ),
-                Some(parent) => is_directory(before, parent),
+                Some(parent) => known == Some(parent) || is_directory(before, parent),
             };
             placed
                 .then_some(())
                 .ok_or_else(|| ManifestError::Orphan(shown()))?;
+            known = parent_of(&entry.path);
             total = total
                 .checked_add(entry.len())
                 .ok_or_else(|| ManifestError::TooLong(shown()))?;

@@ -114,20 +114,26 @@ impl Reader {
         }
     }
 
+    /// What it reads.
+    pub fn keep(&self) -> Keep {
+        self.keep
+    }
+
     /// Of an entry of an open folder, and not of what it may link to.
     pub fn read(&mut self, folder: BorrowedFd<'_>, name: &[u8], stat: &Stat) -> Kept {
-        let mut path = PathBuf::from(format!("/proc/self/fd/{}", folder.as_raw_fd()));
-        path.push(OsStr::from_bytes(name));
-        Kept {
+        let mut kept = Kept {
             owner: self.keep.owners.then(|| self.owner(stat)),
-            attributes: match self.keep.attributes {
-                true => self.values(
-                    list_of(|buffer| rustix::fs::llistxattr(&path, buffer)),
-                    |name, buffer| rustix::fs::lgetxattr(&path, name, buffer),
-                ),
-                false => Vec::new(),
-            },
+            attributes: Vec::new(),
+        };
+        if self.keep.attributes {
+            let mut path = PathBuf::from(format!("/proc/self/fd/{}", folder.as_raw_fd()));
+            path.push(OsStr::from_bytes(name));
+            kept.attributes = self.values(
+                list_of(|buffer| rustix::fs::llistxattr(&path, buffer)),
+                |name, buffer| rustix::fs::lgetxattr(&path, name, buffer),
+            );
         }
+        kept
     }
 
     /// Of an open file or folder.

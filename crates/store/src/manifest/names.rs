@@ -30,6 +30,11 @@ impl Names {
         }
     }
 
+    /// Adds those that another look at the same tree has found.
+    pub fn add(&mut self, other: Self) {
+        self.files.extend(other.files);
+    }
+
     /// Adds those of a tree that lies under a name.
     pub fn add_below(&mut self, name: &[u8], other: &Self) {
         self.files.extend(other.files.iter().map(|(path, file)| {

@@ -49,7 +49,7 @@ impl Scan {
     /// was put there since, and would lead to an unchecked place.
     ///
     /// Below the root links are recorded, never followed, also when a directory is swapped for a
-    /// link meanwhile. One directory is open at a time. Cost: an `lstat` and a question for the right to read an entry,
+    /// link meanwhile. Several threads read a large tree. Cost: an `lstat` and a question for the right to read an entry,
     /// and an attempt to read each empty file.
     ///
     /// # Errors
@@ -147,6 +147,9 @@ impl Named<'_> {
     }
 }
 
+/// An open folder and the names in it.
+type Listed = (OwnedFd, Vec<Vec<u8>>);
+
 impl<'a> Walk<'a> {
     /// * `dir`: the root, opened.
     /// * `name`: what the root is called in the copy.
@@ -180,20 +183,6 @@ impl<'a> Walk<'a> {
         self.root(&stat)?;
         let root = self.found.first();
         Ok(root.map_or(EntryKind::Directory, |(root, _)| root.kind.clone()))
-    }
-
-    /// Adds all below a folder.
-    pub(super) fn below(&mut self, folder: Vec<u8>) -> Result<(), StoreError> {
-        let mut pending = vec![folder];
-        while let Some(path) = pending.pop() {
-            let first = self.found.len();
-            self.list(&path)?;
-            let directories = self.found[first..]
-                .iter()
-                .filter(|(entry, _)| entry.kind == EntryKind::Directory);
-            pending.extend(directories.map(|(entry, _)| entry.path.clone()));
-        }
-        Ok(())
     }
 
     /// The scan, of entries in their order.
@@ -243,6 +232,14 @@ impl<'a> Walk<'a> {
 
     /// Adds what is directly in a folder.
     pub(super) fn list(&mut self, path: &[u8]) -> Result<(), StoreError> {
+        match self.names_in(path)? {
+            Some((opened, names)) => self.add_names(opened.as_fd(), path, &names),
+            None => Ok(()),
+        }
+    }
+
+    /// Opens a folder and lists it; `None` for one that is left out.
+    pub(super) fn names_in(&mut self, path: &[u8]) -> Result<Option<Listed>, StoreError> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY;
         let opened = sys::open_beneath(self.dir, path, flags, Mode::empty());
         let listed = opened.and_then(|opened| Ok((Dir::read_from(&opened)?, opened)));
@@ -251,35 +248,68 @@ impl<'a> Walk<'a> {
             Err(errno) => {
                 self.leave_out(Operation::List, path, errno)?;
                 self.dropped.insert(path.to_vec());
-                return Ok(());
+                return Ok(None);
             }
         };
+        let mut names = Vec::new();
         for item in items {
             let item = match item {
                 Ok(item) => item,
-                // The rest of its entries is not known.
-                Err(errno) => return self.leave_out(Operation::List, path, errno),
+                Err(errno) => {
+                    // The rest of its entries is not known.
+                    self.leave_out(Operation::List, path, errno)?;
+                    break;
+                }
             };
             let name = item.file_name().to_bytes();
             if name == b"." || name == b".." {
                 continue;
             }
-            if is_temporary(name) {
-                self.skipped += 1;
-                continue;
+            match is_temporary(name) {
+                true => self.skipped += 1,
+                false => names.push(name.to_vec()),
             }
+        }
+        Ok(Some((opened, names)))
+    }
+
+    /// Adds what names in an open folder lead to.
+    pub(super) fn add_names(
+        &mut self,
+        folder: BorrowedFd<'_>,
+        path: &[u8],
+        names: &[Vec<u8>],
+    ) -> Result<(), StoreError> {
+        for name in names {
             let mut full = Vec::with_capacity(path.len() + 1 + name.len());
             full.extend_from_slice(path);
             if !path.is_empty() {
                 full.push(b'/');
             }
             full.extend_from_slice(name);
-            let added = self.add(opened.as_fd(), name, &full, self.filter)?;
+            let added = self.add(folder, name, &full, self.filter)?;
             if let Err((operation, errno)) = added {
                 self.leave_out(operation, &full, errno)?;
             }
         }
         Ok(())
+    }
+
+    /// A walk of the same tree that has found nothing.
+    pub(super) fn part(&self) -> Self {
+        let keep = self.reader.keep();
+        Self::new(self.root, self.dir, keep, self.filter, self.name)
+    }
+
+    /// Adds what a part of the walk has found.
+    pub(super) fn join(&mut self, part: Self) {
+        self.found.extend(part.found);
+        self.skipped += part.skipped;
+        self.special += part.special;
+        self.left_out.extend(part.left_out);
+        self.dropped.extend(part.dropped);
+        self.reader.unread += part.reader.unread;
+        self.names.add(part.names);
     }
 
     /// * `path`: below the root.

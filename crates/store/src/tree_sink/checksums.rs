@@ -17,10 +17,10 @@ use rustix::fs::{FileType, Mode, OFlags};
 
 use super::{Tree, TreeSink};
 use crate::appended::AppendedFile;
-use crate::durable;
 use crate::error::{Operation, StoreError};
 use crate::manifest::{Entry, EntryKind};
 use crate::open_files::lock;
+use crate::parallel;
 use crate::sys;
 
 /// Reasons that are given for files that the list lacks.
@@ -59,7 +59,7 @@ impl Tree {
             .collect();
         let lines = Mutex::new(Vec::with_capacity(files.len()));
         let lacking = Mutex::new(Vec::new());
-        let listed = durable::for_each(&files, |entry| {
+        let listed = parallel::for_each(&files, |entry| {
             match self.checksum(entry) {
                 Ok(hash) => {
                     let line = line(&self.below_parent(entry), &hash);

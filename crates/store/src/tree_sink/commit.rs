@@ -15,12 +15,12 @@ use rustix::io::Errno;
 use super::Tree;
 use super::same::{Same, is_file};
 use super::standing::{Heritage, heritage};
-use crate::durable;
 use crate::error::{Operation, StoreError};
 use crate::file_systems::FileSystem;
 use crate::folders::Folders;
 use crate::manifest::{Entry, EntryKind, parent_of};
 use crate::open_files::lock;
+use crate::parallel;
 use crate::sink::Landed;
 use crate::staging::{SYNC_EACH_MAX, remove_entry};
 use crate::sys;
@@ -460,7 +460,8 @@ impl Tree {
     /// * `staged`: the folder is the temporary one still.
     fn sync_all(&self, base: &OwnedFd, staged: bool) -> Result<(), StoreError> {
         let whole = FileSystem::of(base).is_some_and(FileSystem::syncs_whole);
-        if self.entries.len() > SYNC_EACH_MAX && whole {
+        let kept: Vec<&Entry> = self.kept().map(|(_, entry)| entry).collect();
+        if kept.len() > SYNC_EACH_MAX && whole {
             let path = if staged {
                 self.stage_path()
             } else {
@@ -469,8 +470,7 @@ impl Tree {
             return rustix::fs::syncfs(base)
                 .map_err(|errno| StoreError::from_errno(Operation::Sync, path, errno));
         }
-        let kept: Vec<&Entry> = self.kept().map(|(_, entry)| entry).collect();
-        durable::for_each(&kept, |entry| {
+        parallel::for_each(&kept, |entry| {
             if matches!(entry.kind, EntryKind::Symlink { .. }) {
                 return Ok(());
             }

@@ -116,18 +116,15 @@ impl Tree {
         lock(&self.links).apart.len() as u64
     }
 
-    /// Notes where a name leads, if its file has several in the tree.
-    pub(super) fn note_place(
+    /// Where a name leads, if its file has several in the tree.
+    pub(super) fn place_of_name(
         &self,
         stat: &Stat,
         object: u32,
         folder: BorrowedFd<'_>,
         name: &[u8],
-        places: &mut HashMap<u32, Named>,
-    ) {
-        if self.first_of(object).is_none() {
-            return;
-        }
+    ) -> Option<(u32, Named)> {
+        self.first_of(object)?;
         let is_file = self.names.contains_key(&object);
         let place = Named {
             file: (stat.st_dev, stat.st_ino),
@@ -136,7 +133,7 @@ impl Tree {
             names: u64::from(stat.st_nlink),
             is_kept: is_file && self.is_kept(stat, object, folder, name),
         };
-        places.insert(object, place);
+        Some((object, place))
     }
 
     /// Finds which further names are the same: those of a file that is. A file whose mode would have to be set, and that has names

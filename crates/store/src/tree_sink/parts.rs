@@ -51,6 +51,12 @@ pub(super) fn merge(parts: &[Part]) -> Result<(Vec<Entry>, Layout), StoreError> 
             second,
         });
     }
+    if let [part] = parts
+        && part.left_out.is_empty()
+    {
+        let layout = part.manifest.layout(part.base)?;
+        return Ok((part.manifest.entries.clone(), layout));
+    }
     let mut entries: Vec<Entry> = Vec::new();
     let mut placed = Vec::new();
     for part in parts {
@@ -77,7 +83,9 @@ pub(super) fn merge(parts: &[Part]) -> Result<(Vec<Entry>, Layout), StoreError> 
         .filter(|entry| !is_there(entry))
         .map(|entry| entry.path.clone())
         .collect();
-    entries.retain(|entry| !lost.contains(&entry.path));
+    if !lost.is_empty() {
+        entries.retain(|entry| !lost.contains(&entry.path));
+    }
     let mut pieces = Vec::new();
     for (part, layout, left_out) in placed {
         for piece in layout.pieces() {

@@ -8,8 +8,10 @@
 //!
 //! A file of another mode is the same where the mode can be set and is that of no other name: else it is replaced, as any other.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::ops::Range;
 use std::os::fd::{AsFd as _, BorrowedFd};
+use std::sync::{Mutex, PoisonError};
 
 use ropewalk_model::journal::Adopt;
 use ropewalk_model::{Layout, RangeSet};
@@ -17,12 +19,14 @@ use rustix::fs::{FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
 use super::commit::is_name_of_file;
+use super::links::Named;
 use super::standing::mode_of;
 use super::{Tree, replaceable};
 use crate::error::{Operation, StoreError};
 use crate::folders::Folders;
 use crate::manifest::{Entry, EntryKind, Kept, parent_of};
-use crate::sys;
+use crate::open_files::lock;
+use crate::{parallel, sys};
 
 /// Which files and links of DEST stay though they are not those of the source: rsync's `--update` and `--ignore-existing`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -93,11 +97,41 @@ impl Same {
     }
 }
 
-/// Entries whose files were found, by device and inode.
-type Found = HashMap<(u64, u64), u32>;
+/// Entries that one thread looks at before it takes others.
+const LOOKED_AT: usize = 256;
+
+/// What was found of some entries.
+#[derive(Default)]
+struct Looked {
+    same: Vec<u32>,
+    differing: Vec<u32>,
+    alike: Vec<u32>,
+    passed: Vec<u32>,
+    files: Vec<File>,
+    places: Vec<(u32, Named)>,
+}
+
+/// A file that has the name of an entry.
+struct File {
+    object: u32,
+    /// Device and inode.
+    inode: (u64, u64),
+    /// It has no further name.
+    is_alone: bool,
+}
+
+impl File {
+    fn of(stat: &Stat, object: u32) -> Self {
+        Self {
+            object,
+            inode: (stat.st_dev, stat.st_ino),
+            is_alone: stat.st_nlink == 1,
+        }
+    }
+}
 
 impl Tree {
-    /// Looks at everything in DEST that has the name of an entry. Cost: one system call an entry.
+    /// Looks at everything in DEST that has the name of an entry. Cost: one system call an entry, by several threads.
     ///
     /// # Errors
     /// [`StoreError::Exists`] for the first that the entry cannot be merged over, [`StoreError::SameFile`] where the file
@@ -111,7 +145,10 @@ impl Tree {
                 if self.passes(&stat, self.entry(0)) {
                     same.passed.insert(0);
                 } else if self.is_same(&stat, 0, self.parent.as_fd(), &self.name) {
-                    self.note_same(&mut same, &stat, 0);
+                    same.entries.insert(0);
+                    if self.may_differ(&stat, self.entry(0)) {
+                        same.differing.insert(0);
+                    }
                 }
                 if self.was_told && is_file(&stat, self.entry(0)) {
                     same.alike.insert(0);
@@ -120,15 +157,47 @@ impl Tree {
             return Ok(same);
         }
         let dest = self.open_dest()?;
-        let mut folders = Folders::new(dest.as_fd());
-        let mut absent: HashSet<&[u8]> = HashSet::new();
-        let mut found = Found::new();
+        let all = self.entries.len();
+        let starts: Vec<usize> = (0..all).step_by(LOOKED_AT).collect();
+        let looks = Mutex::new(BTreeMap::new());
+        parallel::for_each(&starts, |&start| {
+            let looked = self.look_at(dest.as_fd(), start..all.min(start + LOOKED_AT));
+            lock(&looks).insert(start, looked);
+            Ok(())
+        })?;
+        let mut files = HashMap::with_capacity(all);
         let mut places = HashMap::new();
-        for (object, entry) in (0..).zip(&self.entries) {
+        same.entries.reserve(all);
+        for looked in looks
+            .into_inner()
+            .unwrap_or_else(PoisonError::into_inner)
+            .into_values()
+        {
+            let looked = looked?;
+            same.entries.extend(looked.same);
+            same.differing.extend(looked.differing);
+            same.alike.extend(looked.alike);
+            same.passed.extend(looked.passed);
+            for file in looked.files {
+                self.check_names(file, &mut files, &mut same)?;
+            }
+            places.extend(looked.places);
+        }
+        self.judge_links(&places, &mut same);
+        Ok(same)
+    }
+
+    /// Looks at what has the names of some entries that follow each other.
+    fn look_at(&self, dest: BorrowedFd<'_>, objects: Range<usize>) -> Result<Looked, StoreError> {
+        let mut looked = Looked::default();
+        let mut folders = Folders::new(dest);
+        let mut absent: HashSet<&[u8]> = HashSet::new();
+        for at in objects {
+            let (object, entry) = (at as u32, &self.entries[at]);
             let Some(parent) = parent_of(&entry.path) else {
                 continue;
             };
-            if absent.contains(parent) {
+            if !absent.is_empty() && absent.contains(parent) {
                 if entry.kind == EntryKind::Directory {
                     absent.insert(&entry.path);
                 }
@@ -136,7 +205,18 @@ impl Tree {
             }
             let failed =
                 |errno| StoreError::from_errno(Operation::Inspect, self.final_path(entry), errno);
-            let (folder, name) = folders.parent(&entry.path).map_err(failed)?;
+            let (folder, name) = match folders.parent(&entry.path) {
+                Ok(found) => found,
+                // Looked at with entries before these.
+                Err(Errno::NOENT) => {
+                    absent.insert(parent);
+                    if entry.kind == EntryKind::Directory {
+                        absent.insert(&entry.path);
+                    }
+                    continue;
+                }
+                Err(errno) => return Err(failed(errno)),
+            };
             let stat = match sys::stat_entry(folder, name) {
                 Ok(stat) => stat,
                 Err(Errno::NOENT) => {
@@ -150,7 +230,7 @@ impl Tree {
             let kind = FileType::from_raw_mode(stat.st_mode);
             let passes = self.passes(&stat, entry);
             if passes {
-                same.passed.insert(object);
+                looked.passed.push(object);
                 if kind == FileType::Directory {
                     continue;
                 }
@@ -162,37 +242,40 @@ impl Tree {
                 });
             }
             if !passes && self.is_same(&stat, object, folder, name) {
-                self.note_same(&mut same, &stat, object);
+                looked.same.push(object);
+                if self.may_differ(&stat, entry) {
+                    looked.differing.push(object);
+                }
             }
             if self.was_told && is_file(&stat, entry) {
-                same.alike.insert(object);
+                looked.alike.push(object);
             }
-            self.check_names(&stat, object, &mut found, &mut same)?;
-            self.note_place(&stat, object, folder, name, &mut places);
+            if kind != FileType::Directory {
+                looked.files.push(File::of(&stat, object));
+            }
+            looked
+                .places
+                .extend(self.place_of_name(&stat, object, folder, name));
         }
-        self.judge_links(&places, &mut same);
-        Ok(same)
+        Ok(looked)
     }
 
     /// Two entries that find one file are names that the file system takes for the same, or hard links: neither stays as it is then.
     fn check_names(
         &self,
-        stat: &Stat,
-        object: u32,
-        found: &mut Found,
+        found: File,
+        files: &mut HashMap<(u64, u64), u32>,
         same: &mut Same,
     ) -> Result<(), StoreError> {
-        if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
-            return Ok(());
-        }
-        let Some(other) = found.insert((stat.st_dev, stat.st_ino), object) else {
+        let object = found.object;
+        let Some(other) = files.insert(found.inode, object) else {
             return Ok(());
         };
         let file = self.first_of(object);
-        if stat.st_nlink > 1 && file.is_some() && file == self.first_of(other) {
+        if !found.is_alone && file.is_some() && file == self.first_of(other) {
             return Ok(());
         }
-        if stat.st_nlink == 1 {
+        if found.is_alone {
             let path = |object: u32| self.final_path(&self.entries[object as usize]);
             return Err(StoreError::SameFile {
                 path: path(object),
@@ -204,14 +287,11 @@ impl Tree {
         Ok(())
     }
 
-    fn note_same(&self, same: &mut Same, stat: &Stat, object: u32) {
-        same.entries.insert(object);
-        let entry = self.entry(object);
+    /// Whether a file that is the same may have another mode, owner or other attributes.
+    fn may_differ(&self, stat: &Stat, entry: &Entry) -> bool {
         let is_file = matches!(entry.kind, EntryKind::File { .. });
         let is_archive = entry.kept != Kept::default();
-        if is_file && (is_archive || stat.st_mode & 0o7777 != mode_of(entry)) {
-            same.differing.insert(object);
-        }
+        is_file && (is_archive || stat.st_mode & 0o7777 != mode_of(entry))
     }
 
     pub(super) fn is_single(&self) -> bool {

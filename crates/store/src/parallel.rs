@@ -1,4 +1,4 @@
-//! Bringing many files to stable storage, one call each, by several threads at once.
+//! The same work for many files by several threads at once: a disk or a network file system answers them side by side.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -7,7 +7,7 @@ use crate::error::StoreError;
 use crate::open_files::lock;
 
 /// Threads that wait for the disk at the same time: enough that it can merge their writes, few beside the lanes' own.
-const SYNC_THREADS_MAX: usize = 8;
+const THREADS_MAX: usize = 8;
 
 /// Items that are worth a further thread.
 const ITEMS_PER_THREAD: usize = 8;
@@ -32,10 +32,10 @@ pub(crate) fn for_each<T: Sync>(
             }
         }
     };
-    let threads = (items.len() / ITEMS_PER_THREAD).min(SYNC_THREADS_MAX - 1);
+    let threads = (items.len() / ITEMS_PER_THREAD).min(THREADS_MAX - 1);
     std::thread::scope(|scope| {
         for _ in 0..threads {
-            let thread = std::thread::Builder::new().name("sync".into());
+            let thread = std::thread::Builder::new().name("files".into());
             if thread.spawn_scoped(scope, run).is_err() {
                 break;
             }
@@ -58,9 +58,9 @@ mod tests {
         let items: Vec<usize> = (0..200).collect();
         let seen: Vec<AtomicUsize> = items.iter().map(|_| AtomicUsize::new(0)).collect();
         // The first ones wait for each other, which a single thread could not outlive.
-        let together = Barrier::new(SYNC_THREADS_MAX);
+        let together = Barrier::new(THREADS_MAX);
         let done = for_each(&items, |item| {
-            if *item < SYNC_THREADS_MAX {
+            if *item < THREADS_MAX {
                 together.wait();
             }
             seen[*item].fetch_add(1, Ordering::Relaxed);
