@@ -646,12 +646,16 @@ mod tests {
         assert_eq!(sink.left(), 0);
     }
 
-    /// A sink whose disk does not answer, until it is asked by the test.
-    struct Hangs(std::sync::Mutex<std::sync::mpsc::Receiver<()>>);
+    /// A sink whose disk does not answer before the test lets it: it says that it was asked, and waits.
+    struct Hangs {
+        asked: std::sync::mpsc::Sender<()>,
+        answers: std::sync::Mutex<std::sync::mpsc::Receiver<()>>,
+    }
 
     impl Sink for Hangs {
         fn write_at(&self, _offset: u64, _bytes: &[u8]) -> Result<(), StoreError> {
-            let _ = self.0.lock().unwrap().recv();
+            self.asked.send(()).unwrap();
+            let _ = self.answers.lock().unwrap().recv();
             Ok(())
         }
 
@@ -677,10 +681,15 @@ mod tests {
     /// A write that does not return is reported with its place, and no more when it has returned.
     #[test]
     fn a_disk_that_does_not_answer_is_named() {
-        let (answer, asked) = std::sync::mpsc::channel();
+        let (answer, answers) = std::sync::mpsc::channel();
+        let (asked, is_asked) = std::sync::mpsc::channel();
+        let hangs = Hangs {
+            asked,
+            answers: answers.into(),
+        };
         let placed = PlacedSink {
             ranges: RangeSet::from(all()),
-            sink: Arc::new(Hangs(asked.into())),
+            sink: Arc::new(hangs),
             shared: false,
             name: "copy".into(),
         };
@@ -689,16 +698,12 @@ mod tests {
         assert_eq!(hung(), None);
         std::thread::scope(|scope| {
             let writing = scope.spawn(|| sinks.write(0, &BYTES));
-            let words = loop {
-                if let Some(words) = hung() {
-                    break words;
-                }
-                std::thread::yield_now();
-            };
-            let place = "writes to \"/y/.copy.ropewalk-1\" have not finished for 60 s";
-            assert!(words.starts_with(place), "{words}");
+            is_asked.recv().unwrap();
+            let words = hung();
             answer.send(()).unwrap();
             writing.join().unwrap().unwrap();
+            let place = "writes to \"/y/.copy.ropewalk-1\" have not finished for 60 s";
+            assert!(words.is_some_and(|words| words.starts_with(place)));
         });
         assert_eq!(hung(), None);
     }

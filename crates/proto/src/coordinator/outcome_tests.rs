@@ -498,6 +498,22 @@ fn nodes_that_are_gone_and_were_needed_are_named() {
         assert_eq!(outcome(&finish(&mut c, 3)), Some(outcome_then));
         assert_eq!(gone(&c), names);
     }
+    // One that is gone holds nothing of what another one refused.
+    let parts = vec![
+        node("a", &[(0, 50)], &[], None),
+        node("a2", &[(50, 50)], &[], None),
+        node("b", &[], &[(0, 100)], None),
+    ];
+    let (mut c, _) = started(parts);
+    c.handle_lost(1, broken, Instant(12));
+    let asked = actions(&mut c);
+    answer(&mut c, asked);
+    let revision = c.nodes[2].revision;
+    let last = super::tests::done_after(revision, 90, &[(10, 10)]);
+    c.handle_message(2, last, Instant(13));
+    actions(&mut c);
+    assert_eq!(outcome(&finish(&mut c, 3)), Some(Outcome::Partial));
+    assert_eq!(gone(&c), [""; 0]);
     // Cancelled at its agent, and by the user of the transfer.
     let (mut c, _) = started(pair());
     let refused = control::Refused {
