@@ -30,6 +30,9 @@ use self::mpi::Mpi;
 /// Block sizes of the memo.
 const BLOCKS: [u64; 6] = [4 << 10, 8 << 10, 32 << 10, 64 << 10, 256 << 10, 1 << 20];
 
+/// Block sizes with neighbouring groups on one node.
+const LOCAL_BLOCKS: [u64; 3] = [4 << 10, 64 << 10, 1 << 20];
+
 /// Nodes of the memo.
 const NODES: [usize; 5] = [1, 2, 4, 8, 12];
 
@@ -50,6 +53,9 @@ const PORT: u16 = 21_000;
 
 /// Bytes of the file on each node.
 const FILE_BYTES: u64 = 200_000_000;
+
+/// What a case is called whose neighbouring groups are on one node, every second pair.
+const LOCAL: &str = ", A-B and C-D local";
 
 const MIB: f64 = 1_048_576.0;
 
@@ -126,6 +132,8 @@ struct Case {
     processes: usize,
     block: u64,
     is_sealed: bool,
+    /// Every second edge stays on its node: A to B, C to D.
+    is_local: bool,
 }
 
 /// One run of a stream or chain.
@@ -157,9 +165,10 @@ impl Case {
 
     fn key(self, tool: &str, round: usize, bytes: u64) -> String {
         format!(
-            "round {round}, {tool}, {}{}, {} nodes of {} processes, blocks of {}, {bytes} bytes a node, {}",
+            "round {round}, {tool}, {}{}{}, {} nodes of {} processes, blocks of {}, {bytes} bytes a node, {}",
             self.kind.name(),
             if self.is_sealed { " sealed" } else { "" },
+            if self.is_local { LOCAL } else { "" },
             self.nodes,
             self.processes,
             self.block,
@@ -319,6 +328,9 @@ fn stream(case: Case, bytes: u64, site: &Site, lab: Option<&Lab>) -> Result<Samp
     if !case.is_sealed {
         arguments.push("--plain".into());
     }
+    if case.is_local {
+        arguments.extend(words("--local A-B --local C-D"));
+    }
     let (_, master) = agents.start_command(place, &arguments)?;
     let ended = master.finish(RUN_MAX)?.success("the stream")?;
     drop(agents.stop()?);
@@ -382,8 +394,15 @@ fn cases(nodes: usize, is_quick: bool) -> Vec<Case> {
                     processes,
                     block,
                     is_sealed: false,
+                    is_local: false,
                 };
                 cases.push(case);
+                if processes == 4 && nodes > 1 && LOCAL_BLOCKS.contains(&block) {
+                    cases.push(Case {
+                        is_local: true,
+                        ..case
+                    });
+                }
                 // Within a node only blocks on TCP are ever sealed.
                 if block == 64 << 10 && (kind == Kind::Tcp || nodes > 1) {
                     cases.push(Case {
@@ -417,6 +436,7 @@ fn cases(nodes: usize, is_quick: bool) -> Vec<Case> {
                 processes: 4,
                 block,
                 is_sealed: false,
+                is_local: false,
             });
         }
     }
@@ -466,6 +486,7 @@ pub(crate) fn run(settings: &Settings) -> Result<bool> {
                 // A chain neither seals nor writes files.
                 let plain = Case {
                     is_sealed: false,
+                    is_local: false,
                     data: Data::Zeros,
                     ..case
                 };
@@ -489,6 +510,7 @@ pub(crate) fn run(settings: &Settings) -> Result<bool> {
     let is_aimed = |case: &Case| {
         case.nodes == 1 && case.block >= 64 << 10 && case.data == Data::Zeros && !case.is_sealed
     };
+    compare_streams(&mut bench, &measured);
     for kind in KINDS {
         let of_kind = measured
             .iter()
@@ -537,6 +559,62 @@ fn shares(measured: &Measured) -> Option<Summary> {
     }))
 }
 
+/// Lines that compare one stream with another one of the same round.
+fn compare_streams(bench: &mut Bench, all: &[Measured]) {
+    let is_plain =
+        |case: &Case| case.data == Data::Zeros && !case.is_sealed && case.block >= 64 << 10;
+    let of = |wanted: Case| all.iter().find(|one| one.case == wanted);
+    let mut compare = |what: &str, is_one: &dyn Fn(&Case) -> bool, other: &dyn Fn(Case) -> Case| {
+        let ratios = all
+            .iter()
+            .filter(|one| is_plain(&one.case) && is_one(&one.case))
+            .filter_map(|one| {
+                let base = of(other(one.case))?;
+                let rounds = one.streams.iter().zip(&base.streams);
+                let ratios = rounds.filter_map(|(one, base)| {
+                    Some(one.as_ref()?.gigabits_per_second / base.as_ref()?.gigabits_per_second)
+                });
+                Some(summary(ratios)?.median)
+            });
+        if let Some(all) = summary(ratios) {
+            bench.headline(
+                what.to_owned(),
+                format!("{:.2} ({:.2} to {:.2}) x", all.median, all.min, all.max),
+            );
+        }
+    };
+    let over = |kind: Kind| move |case: &Case| case.nodes == 1 && case.kind == kind;
+    let in_place_of = |kind: Kind| move |case: Case| Case { kind, ..case };
+    compare(
+        "blocks of 64 KiB and more within one node, Unix sockets, of TCP in the same round",
+        &over(Kind::Unix),
+        &in_place_of(Kind::Tcp),
+    );
+    compare(
+        "the same, shared memory, of Unix sockets",
+        &over(Kind::Shm),
+        &in_place_of(Kind::Unix),
+    );
+    compare(
+        "the same, shared memory, of MPI",
+        &|case| case.nodes == 1 && case.kind == Kind::Shm && case.processes == 4,
+        &in_place_of(Kind::Mpi),
+    );
+    for kind in [Kind::Tcp, Kind::Unix] {
+        compare(
+            &format!(
+                "2 to 12 nodes of 4 processes over {}, A-B and C-D within their nodes, of all to all",
+                kind.name()
+            ),
+            &|case| case.is_local && case.kind == kind,
+            &|case| Case {
+                is_local: false,
+                ..case
+            },
+        );
+    }
+}
+
 fn table(all: &[Measured]) -> Table {
     let mut table = Table::new(
         "Streams through groups of processes beside bare chains",
@@ -550,6 +628,7 @@ fn table(all: &[Measured]) -> Table {
             processes,
             block,
             is_sealed,
+            is_local,
         } = measured.case;
         let streams = || measured.streams.iter().flatten();
         let (chain, stream, share) = (
@@ -561,9 +640,10 @@ fn table(all: &[Measured]) -> Table {
         let resident = summary(streams().map(|sample| sample.resident_bytes_max as f64 / MIB));
         table.row(vec![
             Cell::from(format!(
-                "{}{}",
+                "{}{}{}",
                 kind.name(),
-                if is_sealed { " sealed" } else { "" }
+                if is_sealed { " sealed" } else { "" },
+                if is_local { LOCAL } else { "" },
             )),
             match data {
                 Data::Zeros => "zeros".into(),
@@ -606,8 +686,9 @@ fn draw(bench: &Bench, all: &[Measured]) -> Result<()> {
     for kind in KINDS {
         let mut series: Vec<Series> = Vec::new();
         let mut seen: Vec<(usize, usize)> = Vec::new();
-        let is_shown =
-            |case: &Case| case.kind == kind && case.data == Data::Zeros && !case.is_sealed;
+        let is_shown = |case: &Case| {
+            case.kind == kind && case.data == Data::Zeros && !case.is_sealed && !case.is_local
+        };
         for Measured { case, .. } in all.iter().filter(|one| is_shown(&one.case)) {
             if seen.contains(&(case.nodes, case.processes)) {
                 continue;
@@ -672,7 +753,7 @@ mod tests {
             .collect();
         let zeros = all
             .iter()
-            .filter(|case| case.data == Data::Zeros && !case.is_sealed);
+            .filter(|case| case.data == Data::Zeros && !case.is_sealed && !case.is_local);
         let zeros: Vec<&Case> = zeros.collect();
         let is_sparse = |case: &&&Case| case.kind.is_of_datagrams() || case.kind == Kind::Mpi;
         let sparse = zeros.iter().filter(is_sparse).count();
