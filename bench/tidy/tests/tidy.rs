@@ -51,7 +51,7 @@ fn read(path: &Path) -> String {
 fn members() -> Vec<Member> {
     let root = root();
     let mut folders = vec![root.join("lab")];
-    for shelf in ["crates", "bench"] {
+    for shelf in ["crates", "bench", "bindings"] {
         let entries = fs::read_dir(root.join(shelf)).unwrap();
         folders.extend(entries.map(|entry| entry.unwrap().path()));
     }

@@ -96,7 +96,7 @@ fn sources() -> Vec<PathBuf> {
             && folders.iter().any(|folder| *folder == "src")
             && !folders.iter().any(|folder| *folder == "tests")
     };
-    let shelves = ["crates", "bench", "lab"].map(|shelf| root().join(shelf));
+    let shelves = ["crates", "bench", "bindings", "lab"].map(|shelf| root().join(shelf));
     let found: Vec<PathBuf> = shelves
         .iter()
         .flat_map(|shelf| files(shelf, &is_source))

@@ -11,6 +11,7 @@ use anyhow::{Context as _, Result, bail};
 use clap::Args;
 use ropewalk_master::Request;
 use ropewalk_master::request::{Mapping, Options, Reach};
+use ropewalk_master::rows;
 use ropewalk_model::Bytes;
 use ropewalk_proto::codes::{EXIT_FAILED, EXIT_INTERRUPTED};
 use ropewalk_proto::report::Outcome;
@@ -261,7 +262,7 @@ async fn demonstrate(folder: &Path, args: &DemoArgs, prepared: &Prepared) -> Res
         "which node sends what to which\n{}",
         indented(&who_sends(&spec, &addresses)?)
     ));
-    let mut nodes = transfer::nodes(&spec, |at| Reach::Attached {
+    let mut nodes = rows::nodes(&spec, |at| Reach::Attached {
         host: at.host.clone(),
         port: at.port,
     });

@@ -29,10 +29,12 @@ mod reach;
 mod report;
 pub mod request;
 mod rounds;
+pub mod rows;
 mod setup;
 mod sharing;
 mod speeds;
 mod streaming;
+pub mod token;
 mod tunnels;
 mod wire;
 

@@ -110,7 +110,7 @@ pub(crate) fn runtime() -> Result<tokio::runtime::Runtime, Error> {
     builder.enable_all().build().map_err(no_thread)
 }
 
-fn no_thread(error: std::io::Error) -> Error {
+pub(crate) fn no_thread(error: std::io::Error) -> Error {
     Error::Host(Fault::new(format!(
         "cannot start a thread: {error}; raise the limit of processes (ulimit -u)"
     )))

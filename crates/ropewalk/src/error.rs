@@ -39,7 +39,7 @@ pub struct Fault {
 }
 
 impl Fault {
-    fn of(error: impl std::error::Error + Send + Sync + 'static) -> Self {
+    pub(crate) fn of(error: impl std::error::Error + Send + Sync + 'static) -> Self {
         Self {
             message: error.to_string(),
             source: Some(Box::new(error)),

@@ -3,6 +3,7 @@
 //! | to | use |
 //! |---|---|
 //! | copy a data set between hosts | [`Transfer`] |
+//! | say which bytes of which files go where, row by row | [`RowTransfer`] |
 //! | serve a host's data | [`Agent`] |
 //! | see a plan and its least time without moving a byte | [`plan()`] |
 //! | be a stage of `ropewalk stream`: a function of blocks | [`each_block`] |
@@ -26,12 +27,16 @@ mod agent;
 mod error;
 mod message;
 mod plan;
+mod rows;
+mod running;
 mod transfer;
 
 pub use agent::{Agent, AgentOptions, new_token};
 pub use error::{Error, Fault};
 pub use message::{MessageListener, MessageOptions, MessageSocket};
 pub use plan::plan;
+pub use rows::{Row, RowTransfer};
+pub use running::Running;
 pub use transfer::{Place, Transfer};
 
 pub use ropewalk_master::Cancel;

@@ -10,10 +10,11 @@ use ropewalk_master::request::{
 };
 use ropewalk_master::{Cancel, Members};
 use ropewalk_model::ByteRate;
-use ropewalk_proto::report::{Event, Outcome, Report};
+use ropewalk_proto::report::{Event, Report};
 
-use crate::Error;
 use crate::agent::runtime;
+use crate::running::carry_out;
+use crate::{Error, Running};
 
 /// A file or folder on a host, and how the agent there is reached.
 #[derive(Clone, Debug)]
@@ -55,8 +56,10 @@ pub struct Transfer {
     nodes: Vec<NodeRequest>,
     options: Options,
     cancel: Cancel,
-    on_event: Box<dyn FnMut(Event) + Send>,
+    on_event: OnEvent,
 }
+
+type OnEvent = Box<dyn FnMut(Event) + Send>;
 
 impl fmt::Debug for Transfer {
     // Without the token.
@@ -153,6 +156,20 @@ impl Transfer {
     /// # Errors
     /// As [`Transfer::run`].
     pub async fn run_async(self) -> Result<Report, Error> {
+        let (request, cancel, on_event) = self.into_parts();
+        carry_out(request, cancel, Members::new(), on_event).await
+    }
+
+    /// Starts it on threads of its own; [`Running`] says how far it is.
+    ///
+    /// # Errors
+    /// [`Error::Host`] for threads or descriptors that the system does not give.
+    pub fn start(self) -> Result<Running, Error> {
+        let (request, cancel, on_event) = self.into_parts();
+        Running::start(request, cancel, on_event)
+    }
+
+    fn into_parts(self) -> (Request, Cancel, OnEvent) {
         let request = Request {
             label: None,
             nodes: self.nodes,
@@ -163,19 +180,7 @@ impl Transfer {
             links: Vec::new(),
             options: self.options,
         };
-        let (events, mut seen) = tokio::sync::mpsc::unbounded_channel();
-        let mut on_event = self.on_event;
-        let watch = async {
-            while let Some(event) = seen.recv().await {
-                on_event(event);
-            }
-        };
-        let run = ropewalk_master::run(request, events, self.cancel, Members::new());
-        let (report, ()) = tokio::join!(run, watch);
-        match report.outcome {
-            Outcome::Done => Ok(report),
-            _ => Err(Error::of_report(report)),
-        }
+        (request, self.cancel, self.on_event)
     }
 
     /// The part of the agent that is reached so.

@@ -2,10 +2,14 @@
 
 #[path = "../examples/agent.rs"]
 mod agent;
+#[path = "../examples/event_loop.rs"]
+mod event_loop;
 #[path = "../examples/message.rs"]
 mod message;
 #[path = "../examples/plan.rs"]
 mod plan;
+#[path = "../examples/rows.rs"]
+mod rows;
 #[path = "../examples/transfer.rs"]
 mod transfer;
 
@@ -33,6 +37,18 @@ fn plan_runs() {
 #[test]
 fn transfer_runs() {
     transfer::main().unwrap();
+}
+
+/// The rows of Figure 2 are moved.
+#[test]
+fn rows_run() {
+    rows::main().unwrap();
+}
+
+/// Two transfers run in one thread.
+#[test]
+fn event_loop_runs() {
+    event_loop::main().unwrap();
 }
 
 /// Errors say who must act, and those of transfers carry the report.

@@ -1,0 +1,366 @@
+//! A transfer that is described row by row: CEP's own interface (section 3.1, Table 1).
+
+use std::fmt;
+use std::mem;
+use std::ops::Range;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+use std::str::FromStr;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use ropewalk_master::request::{Mapping, Options, Reach, RemoteProgram, Request};
+use ropewalk_master::{Cancel, Joined, Joining, MembersError, rows};
+use ropewalk_model::spec::{FilePath, is_host};
+use ropewalk_model::{ByteRate, Hints, HostPort, Role, TransferSpec, Uri};
+use ropewalk_proto::report::{Event, Report};
+
+use crate::error::Fault;
+use crate::{Error, Running};
+
+/// How long [`RowTransfer::wait`] waits before it looks for rows whose nodes can join.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// One row of a specification file: which bytes of the data space a node has, or wants, and where they are on it.
+///
+/// Parsed from a line of such a file, or made by [`Row::writer`] and [`Row::reader`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Row(ropewalk_model::Row);
+
+impl Row {
+    /// The agent at this address has these bytes, from the beginning of the file on.
+    ///
+    /// # Errors
+    /// [`Error::Input`] for a path that is not absolute, or a host that is none.
+    pub fn writer(
+        host: &str,
+        port: u16,
+        file: impl AsRef<Path>,
+        range: Range<u64>,
+    ) -> Result<Self, Error> {
+        Self::new(Role::Writer, host, port, file.as_ref(), range)
+    }
+
+    /// It wants these bytes, from the beginning of the file on.
+    ///
+    /// # Errors
+    /// As [`Row::writer`].
+    pub fn reader(
+        host: &str,
+        port: u16,
+        file: impl AsRef<Path>,
+        range: Range<u64>,
+    ) -> Result<Self, Error> {
+        Self::new(Role::Reader, host, port, file.as_ref(), range)
+    }
+
+    fn new(
+        role: Role,
+        host: &str,
+        port: u16,
+        file: &Path,
+        range: Range<u64>,
+    ) -> Result<Self, Error> {
+        let path = FilePath::new(file.as_os_str().as_bytes());
+        let path = path.map_err(|error| Error::Input(Fault::of(error)))?;
+        if port == 0 || !is_host(host) {
+            return Err(Error::Input(Fault::new(format!(
+                "\"{host}\" with port {port} is no address of an agent: write a host's name or address, and a port from 1 on"
+            ))));
+        }
+        if range.start > range.end {
+            return Err(Error::Input(Fault::new(format!(
+                "the range {}..{} ends before it starts",
+                range.start, range.end
+            ))));
+        }
+        Ok(Self(ropewalk_model::Row {
+            role,
+            host_port: HostPort {
+                host: host.into(),
+                port,
+            },
+            uri: Uri::File(path),
+            file_offset: 0,
+            range: ropewalk_model::Range::new(range.start, range.end),
+            hints: Hints::default(),
+            line: 0,
+        }))
+    }
+
+    /// Position in the file of the first byte of the range.
+    #[must_use]
+    pub fn file_offset(mut self, offset: u64) -> Self {
+        self.0.file_offset = offset;
+        self
+    }
+
+    /// Speed of the node: what it can send for a writer, receive for a reader. Plans and bounds follow it.
+    #[must_use]
+    pub fn rate(mut self, rate: ByteRate) -> Self {
+        match self.0.role {
+            Role::Writer => self.0.hints.up = Some(rate),
+            Role::Reader => self.0.hints.down = Some(rate),
+        }
+        self
+    }
+
+    /// Readers with one name write different ranges of one file on a file system that they share.
+    #[must_use]
+    pub fn destination(mut self, name: impl Into<String>) -> Self {
+        self.0.hints.destination = Some(name.into());
+        self
+    }
+}
+
+impl FromStr for Row {
+    type Err = Error;
+
+    /// Reads a row as it is written in a specification file: `writer node1:7420 file:///data/half1 0 0-1023`.
+    fn from_str(line: &str) -> Result<Self, Error> {
+        let mut spec = TransferSpec::parse_added(line)?;
+        match spec.rows.len() {
+            1 => Ok(Self(spec.rows.remove(0))),
+            rows => Err(Error::Input(Fault::new(format!(
+                "one row is expected, and there are {rows}"
+            )))),
+        }
+    }
+}
+
+/// A transfer that is described row by row and started when its rows are there, as in CEP Table 1.
+///
+/// [`RowTransfer::transfer`] never waits, for event loops: the transfer has a descriptor ([`AsFd`]) that is readable when there is something
+/// to look at. Threads call [`RowTransfer::wait`]. After an error that may pass the same calls continue the transfer with the same rows.
+///
+/// Rows that are scheduled while it runs join it once bytes move: a node that has data helps at once. Rows of one node cannot grow.
+pub struct RowTransfer {
+    spec: TransferSpec,
+    // Rows that no transfer has yet.
+    fresh: Vec<ropewalk_model::Row>,
+    options: Options,
+    uses_ssh: bool,
+    cancel: Cancel,
+    running: Option<Running>,
+    joining: Option<JoinHandle<Result<Vec<Joined>, MembersError>>>,
+    // Of the last transfer that has ended.
+    sent: u64,
+}
+
+impl fmt::Debug for RowTransfer {
+    // Without the token.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RowTransfer")
+            .field("rows", &self.spec.rows)
+            .field("running", &self.running)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Default for RowTransfer {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl RowTransfer {
+    /// A transfer without rows.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            spec: TransferSpec::default(),
+            fresh: Vec::new(),
+            options: Options {
+                remote_program: RemoteProgram::At("ropewalk".into()),
+                ..Options::default()
+            },
+            uses_ssh: false,
+            cancel: Cancel::new(),
+            running: None,
+            joining: None,
+            sent: 0,
+        }
+    }
+
+    /// The secret of the agents.
+    pub fn token(&mut self, token: [u8; 32]) -> &mut Self {
+        self.options.token = Some(token);
+        self
+    }
+
+    /// As [`RowTransfer::token`], from the file that `ropewalk agent --new-token FILE` makes.
+    ///
+    /// # Errors
+    /// [`Error::Host`] for a file that cannot be read, that others can read, or that is no token file.
+    pub fn token_file(&mut self, file: impl AsRef<Path>) -> Result<&mut Self, Error> {
+        let token = ropewalk_master::token::read(file.as_ref());
+        Ok(self.token(token.map_err(|error| Error::Host(Fault::of(error)))?))
+    }
+
+    /// Agents are started over ssh on the hosts of the rows, and ports only distinguish nodes.
+    pub fn over_ssh(&mut self) -> &mut Self {
+        self.uses_ssh = true;
+        self
+    }
+
+    /// Most bytes per second over all readers together, of transfers that begin after the call; `None` for no limit.
+    pub fn limit(&mut self, rate: impl Into<Option<ByteRate>>) -> &mut Self {
+        self.options.limit = rate.into().map(|rate| rate.0);
+        self
+    }
+
+    /// Adds one row; nothing moves before [`RowTransfer::transfer`].
+    pub fn schedule(&mut self, row: Row) {
+        self.fresh.push(row.0);
+    }
+
+    /// Starts the transfer, or continues it: takes in rows that are new, and looks how far it is. Returns at once. The report when
+    /// all is delivered, `None` while it runs; rows that are scheduled after the report are those of another transfer.
+    ///
+    /// # Errors
+    /// [`Error::Input`] for rows that contradict each other, or of which no transfer can be made, and for a node that is not admitted, which
+    /// leaves the transfer as it is; else as [`Transfer::run`](crate::Transfer::run). The rows stay: the next call tries again.
+    pub fn transfer(&mut self) -> Result<Option<Report>, Error> {
+        self.step(Duration::ZERO)
+    }
+
+    /// As [`RowTransfer::transfer`], and waits for the end.
+    ///
+    /// # Errors
+    /// As [`RowTransfer::transfer`].
+    pub fn wait(&mut self) -> Result<Report, Error> {
+        loop {
+            if let Some(report) = self.step(LOOK_EVERY)? {
+                return Ok(report);
+            }
+        }
+    }
+
+    /// As [`RowTransfer::transfer`], and waits for the end at most so long.
+    ///
+    /// # Errors
+    /// As [`RowTransfer::transfer`].
+    pub fn wait_for(&mut self, most: Duration) -> Result<Option<Report>, Error> {
+        let end = Instant::now().checked_add(most);
+        loop {
+            let left = end.map_or(LOOK_EVERY, |end| {
+                end.saturating_duration_since(Instant::now())
+            });
+            let ended = self.step(left.min(LOOK_EVERY))?;
+            if ended.is_some() || left.is_zero() {
+                return Ok(ended);
+            }
+        }
+    }
+
+    /// Bytes of the running or last transfer that are in the destinations, checked and on stable storage; all readers together.
+    #[must_use]
+    pub fn data_sent(&self) -> u64 {
+        self.running.as_ref().map_or(self.sent, Running::data_sent)
+    }
+
+    /// What has happened since the last call; see [`Running::events`].
+    pub fn events(&mut self) -> Vec<Event> {
+        self.running.as_mut().map_or_else(Vec::new, Running::events)
+    }
+
+    /// The descriptor of the running transfer, for `poll`: readable when there are new events, or the end. It is another one after
+    /// each end.
+    #[must_use]
+    pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.running.as_ref().map(AsFd::as_fd)
+    }
+
+    /// Ends the running transfer within a second; the next [`RowTransfer::transfer`] or [`RowTransfer::wait`] returns its end.
+    pub fn cancel(&self) {
+        self.cancel.cancel();
+    }
+
+    fn step(&mut self, most: Duration) -> Result<Option<Report>, Error> {
+        match &self.running {
+            None => self.start()?,
+            Some(running) if running.is_planned() => self.admit()?,
+            Some(_) => {}
+        }
+        let Some(running) = &mut self.running else {
+            return Ok(None);
+        };
+        let ended = running.wait_for(most);
+        if let Ok(None) = ended {
+            return Ok(None);
+        }
+        self.sent = running.data_sent();
+        self.running = None;
+        self.joining = None;
+        if ended.is_ok() {
+            self.spec = TransferSpec::default();
+        }
+        ended
+    }
+
+    fn start(&mut self) -> Result<(), Error> {
+        let mut spec = self.spec.clone();
+        spec.rows.extend(self.fresh.iter().cloned());
+        spec.validate()?;
+        let request = Request {
+            label: None,
+            nodes: rows::nodes(&spec, |at| reach(self.uses_ssh, at)),
+            mapping: Mapping::Rows,
+            links: Vec::new(),
+            options: self.options.clone(),
+        };
+        self.cancel = Cancel::new();
+        self.running = Some(Running::start(request, self.cancel.clone(), drop)?);
+        self.spec = spec;
+        self.fresh.clear();
+        Ok(())
+    }
+
+    /// Adds the nodes of new rows to the running transfer, in a thread: they have to be reached first.
+    fn admit(&mut self) -> Result<(), Error> {
+        if let Some(joining) = self.joining.take_if(|joining| joining.is_finished()) {
+            let joined = joining
+                .join()
+                .map_err(|_| Error::Bug(Fault::new("a thread panicked while nodes were reached")))?
+                .map_err(not_admitted)?;
+            if let Some(error) = joined.into_iter().find_map(|joined| joined.error) {
+                return Err(not_admitted(error));
+            }
+        }
+        let Some(running) = self.running.as_ref().filter(|_| {
+            // One group of nodes after the other.
+            self.joining.is_none() && !self.fresh.is_empty()
+        }) else {
+            return Ok(());
+        };
+        let added = TransferSpec {
+            rows: mem::take(&mut self.fresh),
+            ..TransferSpec::default()
+        };
+        let nodes = rows::nodes(&added, |at| reach(self.uses_ssh, at));
+        self.spec.rows.extend(added.rows);
+        let members = running.members().clone();
+        let join = move || members.join(Joining { nodes, token: None });
+        let thread = std::thread::Builder::new().name("ropewalk-join".into());
+        self.joining = Some(thread.spawn(join).map_err(crate::agent::no_thread)?);
+        Ok(())
+    }
+}
+
+fn reach(uses_ssh: bool, at: &HostPort) -> Reach {
+    match uses_ssh {
+        true => Reach::Ssh(at.host.clone()),
+        false => Reach::Attached {
+            host: at.host.clone(),
+            port: at.port,
+        },
+    }
+}
+
+fn not_admitted(error: MembersError) -> Error {
+    match error {
+        MembersError::Unreached(_) => Error::Network(Fault::of(error)),
+        error => Error::Input(Fault::of(error)),
+    }
+}
