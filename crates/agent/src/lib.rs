@@ -15,6 +15,7 @@
 #![forbid(unsafe_code)]
 
 mod bridge;
+mod commands;
 mod connect;
 mod dial;
 mod door;
@@ -47,6 +48,7 @@ mod usage;
 
 use ropewalk_lane::{interfaces, links};
 
+pub use commands::{Answers, CommandListener};
 pub use error::AgentError;
 pub use listen::{Agent, AgentConfig, Expanded};
 pub use log::LogSink;

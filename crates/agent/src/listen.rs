@@ -260,7 +260,7 @@ async fn accept_local(
 }
 
 /// A listener that takes IPv4 on an IPv6 wildcard too, and may reuse a port just left.
-fn bind(address: SocketAddr) -> std::io::Result<TcpListener> {
+pub(crate) fn bind(address: SocketAddr) -> std::io::Result<TcpListener> {
     use socket2::{Domain, Protocol, Socket, Type};
     let socket = Socket::new(
         Domain::for_address(address),
@@ -308,7 +308,7 @@ async fn receive<S: Incoming>(stream: S, caller: Caller, doors: &Arc<Doors>, sha
 }
 
 /// After a failed accept. One connection that broke before it was accepted says nothing about the others.
-async fn rest(error: &std::io::Error) {
+pub(crate) async fn rest(error: &std::io::Error) {
     if error.kind() != std::io::ErrorKind::ConnectionAborted {
         tokio::time::sleep(REST).await;
     }
@@ -320,7 +320,7 @@ fn arrived<S: Incoming>(stream: &S, into: &mut [u8]) -> usize {
 }
 
 /// Reads the preface. One that must give way is looked at once more: what has arrived counts.
-async fn hear<S: Incoming>(
+pub(crate) async fn hear<S: Incoming>(
     stream: &mut S,
     patience: Duration,
     place: &Place,
@@ -411,7 +411,7 @@ async fn welcome<S: Incoming>(
             let is_own = caller.reached_as.is_none() && caller.source == own_user();
             stages::admit_rank(stream, &bytes, is_own, part).await
         }
-        // Message sockets have listeners of their own.
-        Kind::Message => Err(Refusal::NoPreface),
+        // These have listeners of their own.
+        Kind::Message | Kind::Master => Err(Refusal::NoPreface),
     }
 }

@@ -91,7 +91,7 @@ pub(crate) async fn serve_peer<S: Incoming>(
             }
             Ok(())
         }
-        Kind::Control | Kind::Message | Kind::Reversed | Kind::Edge | Kind::Rank => {
+        Kind::Control | Kind::Message | Kind::Reversed | Kind::Edge | Kind::Rank | Kind::Master => {
             Err(Refusal::NoPreface)
         }
     }

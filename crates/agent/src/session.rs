@@ -48,18 +48,7 @@ pub(crate) async fn run<S>(
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let proven = tokio::select! {
-        biased;
-        proven = stream.proven() => proven,
-        () = place.taken() => return Err(Refusal::GaveWay),
-        () = tokio::time::sleep(PROOF_TIMEOUT) => return Err(Refusal::Handshake),
-    };
-    if let Err(error) = proven {
-        return Err(match error.kind() {
-            std::io::ErrorKind::InvalidData => Refusal::WrongToken,
-            _ => Refusal::Handshake,
-        });
-    }
+    prove(&mut stream, &place).await?;
     // Until here anybody can get who has seen a master's preface go by.
     drop(place);
     let reached_as = caller.reached_as.map(|address| address.ip().to_canonical());
@@ -67,6 +56,23 @@ where
     let heard = watch::Sender::new(());
     converse(stream, reached_as, caller.name, shared, heard).await;
     Ok(())
+}
+
+/// Waits until the peer has proved that it knows the token.
+pub(crate) async fn prove<S>(stream: &mut Sealed<S>, place: &Place) -> Result<(), Refusal>
+where
+    S: AsyncRead + Unpin,
+{
+    let proven = tokio::select! {
+        biased;
+        proven = stream.proven() => proven,
+        () = place.taken() => return Err(Refusal::GaveWay),
+        () = tokio::time::sleep(PROOF_TIMEOUT) => return Err(Refusal::Handshake),
+    };
+    proven.map_err(|error| match error.kind() {
+        std::io::ErrorKind::InvalidData => Refusal::WrongToken,
+        _ => Refusal::Handshake,
+    })
 }
 
 /// As [`run`], with a master that needs no proof.

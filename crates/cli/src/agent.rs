@@ -232,7 +232,7 @@ fn check_suffix(text: &OsStr) -> Result<()> {
     }
 }
 
-fn resolve(text: &str) -> Result<Vec<SocketAddr>> {
+pub(crate) fn resolve(text: &str) -> Result<Vec<SocketAddr>> {
     let addresses = text.to_socket_addrs().map_err(|error| {
         Usage(anyhow::Error::new(error).context(format!(
             "--listen {text}: write ADDR:PORT, for instance 10.0.0.5:7420 or [::]:7420"

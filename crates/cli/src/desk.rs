@@ -225,7 +225,8 @@ impl Desk {
                     .unwrap_or_else(PoisonError::into_inner)
                     .progress = Some(event.clone());
             }
-            Event::Reached { .. }
+            Event::HandedOver { .. }
+            | Event::Reached { .. }
             | Event::Awaiting { .. }
             | Event::Returned { .. }
             | Event::Asking { .. }

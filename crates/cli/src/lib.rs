@@ -127,8 +127,9 @@ pub fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let parsed = help::command().try_get_matches();
-    let arguments = match parsed.and_then(|matches| Arguments::from_arg_matches(&matches)) {
-        Ok(arguments) => arguments,
+    let parsed = parsed.and_then(|matches| Ok((Arguments::from_arg_matches(&matches)?, matches)));
+    let (arguments, matches) = match parsed {
+        Ok(parsed) => parsed,
         Err(error) => return misused(&error),
     };
     match arguments.command {
@@ -141,20 +142,7 @@ pub fn main() -> ExitCode {
             args.output(),
         ),
         Command::Get(args) => start(args.asked(), args.output()),
-        Command::Transfer(args) => {
-            let text = args.text();
-            let request = text.and_then(|text| Ok((args.request(&text)?, text)));
-            match (request, args.detach.detach && !is_job()) {
-                (Ok((request, text)), true) => {
-                    let asked = Ok(Asked::Transfer(Box::new(request)));
-                    detach(asked, &args.output, || args.handed(text))
-                }
-                (request, _) => start(
-                    request.map(|(request, _)| Asked::Transfer(Box::new(request))),
-                    &args.output,
-                ),
-            }
-        }
+        Command::Transfer(args) => transfer(&args, &matches),
         Command::Plan(args) => {
             sys::end_on_closed_pipe();
             end(plan::run(&args))
@@ -224,6 +212,37 @@ fn start(asked: Result<Asked>, output: &options::OutputArgs) -> ExitCode {
             end(Err(error))
         }
         Err(error) => misuse(&error, output),
+    }
+}
+
+/// Carries a specification out: where its `master` row says, or here, or later.
+fn transfer(args: &transfer::TransferArgs, matches: &clap::ArgMatches) -> ExitCode {
+    let read = args.text().and_then(|text| {
+        let spec = args.parse(&text)?;
+        let request = args.request(&spec)?;
+        Ok((text, spec, request))
+    });
+    let (text, spec, request) = match read {
+        Ok(read) => read,
+        Err(error) => return start(Err(error), &args.output),
+    };
+    if let (Some(at), Some(token)) = (args.standing_master(&spec), request.options.token) {
+        let given = matches.subcommand().map(|(_, given)| given);
+        match serve::hand_over(args, given, &text, at, &token) {
+            Ok(None) => {}
+            Ok(Some(status)) => return status,
+            Err(error) => {
+                if args.output.json {
+                    run::print_refusal(ErrorKind::Refused, &with_causes(&error));
+                }
+                return end(Err(error));
+            }
+        }
+    }
+    let asked = Ok(Asked::Transfer(Box::new(request)));
+    match args.detach.detach && !is_job() {
+        true => detach(asked, &args.output, || args.handed(text)),
+        false => start(asked, &args.output),
     }
 }
 

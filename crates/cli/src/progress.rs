@@ -242,7 +242,7 @@ impl Bars {
                     .screen
                     .println(format!("note: {}", escape::line(message)));
             }
-            Event::Listed { .. } | Event::Ended { .. } => {}
+            Event::HandedOver { .. } | Event::Listed { .. } | Event::Ended { .. } => {}
         }
     }
 
@@ -475,7 +475,7 @@ fn plain_line(event: &Event, last: &mut Option<Instant>) -> Option<String> {
         Event::Note { message, .. } | Event::Uploaded { message, .. } => {
             Some(format!("note: {}", escape::line(message)))
         }
-        Event::Listed { .. } | Event::Ended { .. } => None,
+        Event::HandedOver { .. } | Event::Listed { .. } | Event::Ended { .. } => None,
     }
 }
 

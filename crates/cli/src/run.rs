@@ -76,7 +76,7 @@ struct Line<'a> {
 }
 
 impl Printer {
-    fn print(&mut self, event: &Event) {
+    pub(crate) fn print(&mut self, event: &Event) {
         let line = Line {
             version: FORMAT_VERSION,
             event,

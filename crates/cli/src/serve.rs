@@ -13,23 +13,30 @@ use clap::Args;
 use ropewalk_model::ByteRate;
 use ropewalk_proto::queue::{Action, Queue, Settings};
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::oneshot;
 
 use crate::options::{rate, remembering_file};
-use crate::{escape, sys};
+use crate::{agent, escape, sys};
 
 mod door;
+mod far;
+mod handover;
 mod keep;
 mod places;
 pub(crate) mod queue;
 mod run;
+mod said;
 mod submit;
 mod task;
 
 use self::door::{Answer, Door, Entry, Question};
+use self::far::{Call, Far, Told};
 use self::keep::Keep;
 use self::run::{Happened, Runner};
+use self::said::Said;
 use self::task::{Summary, Task};
 
+pub(crate) use self::handover::hand_over;
 pub(crate) use self::submit::submit;
 
 /// How often shares are dealt and pauses looked at.
@@ -40,6 +47,12 @@ const WAITING_MAX: usize = 256;
 
 /// Ended jobs that are remembered.
 const HISTORY: usize = 10_000;
+
+/// Jobs of other hosts that wait or run; more are refused.
+const HANDED_MAX: usize = 10_000;
+
+/// Bytes of their specifications, which are in memory.
+const HANDED_BYTES_MAX: usize = 64 << 20;
 
 /// Arguments of `ropewalk serve`.
 #[derive(Args, Clone, Debug)]
@@ -60,6 +73,16 @@ pub(crate) struct ServeArgs {
     /// Folder of the queue [default: ~/.local/state/ropewalk/queue]
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
+
+    /// Take specification files of other hosts, too, whose `master` row names this address; may be repeated
+    ///
+    /// Without it no port is opened. Port 0 lets the system choose
+    #[arg(long, value_name = "ADDR:PORT")]
+    listen: Vec<String>,
+
+    /// With --listen: the token that these hosts must hold, and with which their transfers reach agents [default: ~/.config/ropewalk/token]
+    #[arg(long, value_name = "FILE", requires = "listen")]
+    token_file: Option<PathBuf>,
 }
 
 const EXAMPLES: &str = "\
@@ -72,10 +95,14 @@ Examples:
       prints the number of the job and returns
   ropewalk queue
       what waits, runs and has ended; `ropewalk queue --wait 17` waits for a job
+  ropewalk serve --listen 10.0.0.1:55555 --token-file ~/.config/ropewalk/token
+      carries out specification files with a row `master 10.0.0.1:55555`, too, from every host with this token
 
 Transfers run with the folder and the environment (PATH, HOME, SSH_AUTH_SOCK, XDG_*, ROPEWALK_*, LANG) of the command that
 handed them over, and without a terminal: ssh must not ask for a password.
 One that fails is tried again; one whose command or specification is wrong is not.
+Other hosts hand over specifications between running agents and options of a list, no command lines. What they can have done
+at agents they could do themselves with the token; they see and cancel the jobs of the port, and no others.
 
 Exit status: 0 ended by a signal (what runs is stopped, and goes on next time), 1 failed.";
 
@@ -83,6 +110,8 @@ Exit status: 0 ended by a signal (what runs is stopped, and goes on next time), 
 enum Input {
     /// A visitor's question.
     Asked(Box<Question>, UnixStream),
+    /// A question of another host.
+    Called(Call, oneshot::Sender<Told>),
     /// What happens to a run.
     Happened(Happened),
     /// A signal to end.
@@ -101,8 +130,21 @@ fn folder(given: Option<&Path>) -> Result<PathBuf> {
 /// Serves until a signal.
 pub(crate) fn run(args: &ServeArgs) -> Result<ExitCode> {
     let folder = folder(args.state.as_deref())?;
+    let mut addresses = Vec::new();
+    for text in &args.listen {
+        addresses.extend(agent::resolve(text)?);
+    }
     let (keep, kept) = Keep::open(&folder)?;
     let (inputs, incoming) = mpsc::channel();
+    let calling = inputs.clone();
+    let far = match addresses.as_slice() {
+        [] => None,
+        addresses => Some(Far::open(
+            addresses,
+            args.token_file.as_deref(),
+            move |call, told| drop(calling.send(Input::Called(call, told))),
+        )?),
+    };
     let asking = inputs.clone();
     let door = Door::open(move |question, visitor| {
         let _ = asking.send(Input::Asked(Box::new(question), visitor));
@@ -119,6 +161,7 @@ pub(crate) fn run(args: &ServeArgs) -> Result<ExitCode> {
         queue: Queue::new(settings, limit, kept.jobs),
         tasks: kept.tasks,
         summaries: kept.summaries,
+        said: Said::default(),
         keep,
         actions: VecDeque::new(),
         is_held_up: false,
@@ -132,8 +175,11 @@ pub(crate) fn run(args: &ServeArgs) -> Result<ExitCode> {
         "ropewalk serve: {waiting} jobs of {} to do; end with Ctrl-C",
         escape::line(&folder.display().to_string())
     ));
+    for address in far.iter().flat_map(Far::addresses) {
+        sys::say(format_args!("listening on {address}"));
+    }
     let ended = server.serve(&incoming);
-    drop(door);
+    drop((door, far));
     ended.map(|()| ExitCode::SUCCESS)
 }
 
@@ -176,6 +222,8 @@ struct Server {
     tasks: BTreeMap<u64, Task>,
     // How its last run ended.
     summaries: BTreeMap<u64, Summary>,
+    // What commands of other hosts follow.
+    said: Said,
     keep: Keep,
     // What the queue wants and is not carried out yet: the disk of the database may be full.
     actions: VecDeque<Action>,
@@ -237,7 +285,10 @@ impl Server {
     fn take(&mut self, input: Input) {
         match input {
             Input::Asked(question, visitor) => self.answer(*question, visitor),
+            // One that no longer waits for the answer has had its way all the same.
+            Input::Called(call, told) => drop(told.send(self.call(call))),
             Input::Happened(Happened::Rate(id, rate)) => self.queue.observe(id, rate),
+            Input::Happened(Happened::Said(id, line)) => self.said.put(id, line),
             Input::Happened(Happened::Ended(id, ran, summary)) => {
                 if let Some(summary) = summary {
                     self.summaries.insert(id, summary);
@@ -281,6 +332,7 @@ impl Server {
                     Action::Keep(id) => {
                         if self.queue.job(id).is_some_and(|job| job.state.is_ended()) {
                             self.runner.remove_file(id);
+                            self.said.end(id);
                         }
                     }
                     Action::Forget(id) => {
@@ -401,6 +453,78 @@ impl Server {
         door::reply(&visitor, &answer);
     }
 
+    /// Answers a command of another host. It concerns jobs that came from there.
+    fn call(&mut self, call: Call) -> Told {
+        match call {
+            Call::Submit {
+                task,
+                places,
+                priority,
+            } => {
+                let known = self.tasks.iter().find(|(_, known)| known.key == task.key);
+                if let Some((&id, _)) = known {
+                    return Told::Taken(id);
+                }
+                match self.admit(&task) {
+                    Ok(()) => match self.submit(*task, places, priority) {
+                        Answer::Submitted { job } => Told::Taken(job),
+                        Answer::Refused { error } => Told::Refused(error),
+                        _ => Told::Refused("the job is not taken".into()),
+                    },
+                    Err(error) => Told::Refused(error),
+                }
+            }
+            Call::Look { job, key } => {
+                let is_same = |task: &Task| key.is_none() || task.key == key;
+                let known = self.handed(job).filter(|task| is_same(task));
+                match known.and_then(|_| self.entry(job)) {
+                    Some(entry) => Told::Looked(Box::new(entry), self.said.get(job)),
+                    None => Told::Refused(format!(
+                        "the queue has no job {job} that was handed over here; was `ropewalk serve` started with another --state?"
+                    )),
+                }
+            }
+            Call::List => {
+                let handed = self.tasks.iter().filter(|(_, task)| task.key.is_some());
+                let jobs = handed.filter_map(|(&id, _)| self.entry(id)).collect();
+                Told::Jobs(self.queue.limit(), jobs)
+            }
+            Call::Cancel { job } if self.handed(job).is_none() => Told::Refused(format!(
+                "the queue has no job {job} that was handed over here"
+            )),
+            Call::Cancel { job } => match self.queue.cancel(job, sys::now_unix()) {
+                Ok(()) => Told::Done,
+                Err(error) => Told::Refused(error.to_string()),
+            },
+        }
+    }
+
+    /// What a job does that came from another host.
+    fn handed(&self, id: u64) -> Option<&Task> {
+        self.tasks.get(&id).filter(|task| task.key.is_some())
+    }
+
+    /// Refuses a job of another host where too many wait.
+    fn admit(&self, task: &Task) -> Result<(), String> {
+        let length = |task: &Task| {
+            let specification = task.inputs.specification.as_ref();
+            specification.map_or(0, |text| text.0.len())
+        };
+        let waiting = self.queue.jobs().filter(|job| !job.state.is_ended());
+        let waiting: Vec<&Task> = waiting.filter_map(|job| self.handed(job.id)).collect();
+        let bytes: usize = waiting.iter().map(|task| length(task)).sum();
+        if waiting.len() >= HANDED_MAX || bytes + length(task) > HANDED_BYTES_MAX {
+            return Err(format!(
+                "{} jobs with {} KiB of specifications wait already, and {HANDED_MAX} with {} KiB are the most; try again when some have \
+                 ended",
+                waiting.len(),
+                bytes >> 10,
+                HANDED_BYTES_MAX >> 10
+            ));
+        }
+        Ok(())
+    }
+
     fn entry(&self, id: u64) -> Option<Entry> {
         let job = self.queue.job(id)?;
         let task = self.tasks.get(&id)?;
@@ -458,6 +582,7 @@ mod tests {
             queue: Queue::new(settings, None, kept.jobs),
             tasks: kept.tasks,
             summaries: kept.summaries,
+            said: Said::default(),
             keep,
             actions: VecDeque::new(),
             is_held_up: false,
@@ -482,6 +607,7 @@ mod tests {
             label: Some("nightly".into()),
             from: vec!["/a".into()],
             to: vec!["h:/b".into()],
+            key: None,
         };
         let answer = server(&folder).submit(task.clone(), vec!["h:/b".into()], 0);
         assert!(matches!(answer, Answer::Submitted { job: 1 }));

@@ -70,8 +70,10 @@ The file (ranges include their last byte; A+LENGTH works too; # starts a comment
   the same, else when the agents find that they see one place. Writers' files that should hold
   the same bytes at different offsets are read there at three places, and refused where they differ.
   The file holds no secrets: the agents' token is in --token-file.
-  This command is the transfer's master, whatever the file's `master` row says; with --detach
-  the `ropewalk serve` of this user on this host is.
+  A row `master host:port` names a `ropewalk serve --listen`: if one with the same token answers
+  there, it carries the transfer out, and this command shows how it gets on. If nothing listens
+  there, and with --start, this command is the master (-v says which). With --detach it hands over
+  and returns: to that one, else to the `ropewalk serve` of this user on this host.
 
 Examples:
   ropewalk plan figure2.spec
@@ -80,6 +82,8 @@ Examples:
       agents already listen at every Host:Port
   ropewalk transfer figure2.spec --start ssh
       nothing runs there yet
+  ropewalk queue --at node0:55555
+      what the `ropewalk serve` of a `master` row does
 
 Exit status: 0 done, 1 failed, 2 usage, 3 partial, 4 refused before the start (a file that cannot
 be read as a specification, too), 130 interrupted.";
@@ -193,17 +197,27 @@ impl TransferArgs {
         })
     }
 
+    /// What a text says.
+    pub(crate) fn parse(&self, text: &str) -> Result<TransferSpec> {
+        parse(text, &self.spec)
+    }
+
+    /// Where a standing master may answer. Agents that the command starts belong to it, and a job is carried out where it is.
+    pub(crate) fn standing_master<'s>(&self, spec: &'s TransferSpec) -> Option<&'s HostPort> {
+        let is_own = self.start.is_some() || crate::is_job();
+        spec.master.as_ref().filter(|_| !is_own)
+    }
+
     /// The transfer that the specification describes.
-    pub(crate) fn request(&self, text: &str) -> Result<Request> {
-        let spec = parse(text, &self.spec)?;
-        let mut nodes = rows::nodes(&spec, |at| reach(self.start, at));
+    pub(crate) fn request(&self, spec: &TransferSpec) -> Result<Request> {
+        let mut nodes = rows::nodes(spec, |at| reach(self.start, at));
         self.moving.declare_rates(&mut nodes)?;
         let options = self.moving.options(&nodes)?;
         Ok(Request {
             label: spec.id.clone(),
             nodes,
             mapping: Mapping::Rows,
-            links: rows::links(&spec),
+            links: rows::links(spec),
             options,
         })
     }

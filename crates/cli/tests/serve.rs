@@ -2,8 +2,9 @@
 
 mod common;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt as _;
+use std::time::{Duration, Instant};
 
 use common::serving::{Serving, hand_over, job, jobs, listed, state};
 use common::{Place, assert_same_tree, bytes, make_tree, wait_for};
@@ -83,56 +84,151 @@ fn jobs_are_handed_over_and_done() {
     drop(serving);
 }
 
+/// Small numbers that look random.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % end
+    }
+}
+
+/// One of the copies that are handed over while masters are killed: a folder of a few files.
+struct Small {
+    from: String,
+    to: String,
+    files: Vec<Vec<u8>>,
+}
+
+impl Small {
+    /// Of each nine, one goes into a folder that all such share, and one has the source and the destination of the one before it.
+    fn all(count: u64) -> Vec<Self> {
+        let number = |job: u64| if job % 9 == 8 { job - 1 } else { job };
+        let small = |job: u64| {
+            let number = number(job);
+            let lengths = [
+                10 + number * 777 % 60_000,
+                0,
+                5_000 + number % 100,
+                number * 7_919 % 2_000_000,
+            ];
+            let files = lengths
+                .iter()
+                .zip(0..)
+                .map(|(len, at)| bytes(*len as usize, number * 4 + at));
+            Self {
+                from: format!("from/{number}"),
+                to: match job % 9 {
+                    4 => "to/shared/".into(),
+                    _ => format!("to/{number}"),
+                },
+                files: files.collect(),
+            }
+        };
+        (1..=count).map(small).collect()
+    }
+
+    /// Its copy.
+    fn copy(&self) -> String {
+        let name = self.from.trim_start_matches("from/");
+        match self.to.ends_with('/') {
+            true => format!("{}{name}", self.to),
+            false => self.to.clone(),
+        }
+    }
+}
+
 /// Jobs are done once each, whenever the master is killed: as many as `ROPEWALK_QUEUE=JOBS,KILLS` says.
+///
+/// ```text
+/// ROPEWALK_QUEUE=1000,20 cargo test -p ropewalk-cli --test serve killed_masters -- --nocapture
+/// ```
 #[test]
 fn killed_masters_lose_no_job() {
-    let form = std::env::var("ROPEWALK_QUEUE").unwrap_or_else(|_| "30,5".into());
+    let form = std::env::var("ROPEWALK_QUEUE").unwrap_or_else(|_| "60,5".into());
     let (count, kills) = form.split_once(',').unwrap();
     let (count, kills): (u64, u64) = (count.parse().unwrap(), kills.parse().unwrap());
     let place = Place::new();
-    std::fs::create_dir(place.path("from")).unwrap();
-    std::fs::create_dir(place.path("to")).unwrap();
-    let len = |job: u64| 10_000 + job as usize * 777 % 3_000_000;
-    let mut serving = Serving::start(&place, &["--at-once", "2"]);
-    for id in 1..=count {
-        let (from, to) = (format!("from/{id}"), format!("to/{id}"));
-        std::fs::write(place.path(&from), bytes(len(id), id)).unwrap();
-        assert_eq!(hand_over(&place, &[&from, &to]), id);
+    for folder in ["from", "to", "to/shared"] {
+        std::fs::create_dir(place.path(folder)).unwrap();
     }
-    // The inode of each job's copy when it was first said to be done.
-    let mut done: BTreeMap<u64, (u64, i64)> = BTreeMap::new();
-    let seen = |done: &mut BTreeMap<u64, (u64, i64)>| {
-        for job in jobs(&place).iter().filter(|job| state(job) == "done") {
-            let id = job["id"].as_u64().unwrap();
-            let copy = std::fs::metadata(place.path(&format!("to/{id}"))).unwrap();
-            let now = (copy.ino(), copy.ctime_nsec());
-            let first = *done.entry(id).or_insert(now);
-            assert_eq!(first, now, "job {id} ran again after it was done");
+    let all = Small::all(count);
+    // Nearly all wait when the last one is handed over.
+    let slow = Serving::start(&place, &["--at-once", "2", "--limit", "1kB/s"]);
+    for (id, job) in (1..).zip(&all) {
+        let _ = std::fs::create_dir(place.path(&job.from));
+        for (at, file) in job.files.iter().enumerate() {
+            let path = place.path(&format!("{}/f{at}", job.from));
+            if !path.exists() {
+                std::fs::write(path, file).unwrap();
+            }
         }
+        assert_eq!(hand_over(&place, &[&job.from, &job.to]), id);
+    }
+    slow.kill();
+    let began = Instant::now();
+    let mut serving = Serving::start(&place, &["--at-once", "2"]);
+    // The inodes of each job's copy when the job was first said to be done.
+    let mut done: BTreeMap<u64, Vec<(u64, i64)>> = BTreeMap::new();
+    let seen = |done: &mut BTreeMap<u64, Vec<(u64, i64)>>| {
+        let jobs = jobs(&place);
+        assert_eq!(jobs.len() as u64, count, "a job is lost, or there twice");
+        for job in jobs.iter().filter(|job| state(job) == "done") {
+            let id = job["id"].as_u64().unwrap();
+            let copy = place.path(&all[id as usize - 1].copy());
+            let inode = |at: usize| {
+                let file = std::fs::metadata(copy.join(format!("f{at}"))).unwrap();
+                (file.ino(), file.ctime_nsec())
+            };
+            let now: Vec<(u64, i64)> = (0..4).map(inode).collect();
+            let first = done.entry(id).or_insert_with(|| now.clone());
+            assert_eq!(*first, now, "job {id} ran again after it was done");
+        }
+        let running = jobs.iter().filter(|job| state(job) == "running");
+        running.count()
     };
+    let mut random = Random(7);
+    let mut stopped = 0;
     for kill in 1..=kills {
         let target = count * kill / (kills + 1);
         wait_for("further jobs", || {
             seen(&mut done);
             (done.len() as u64 >= target).then_some(())
         });
+        // In the middle of whatever it does then.
+        let moment = Instant::now() + Duration::from_millis(random.below(300));
+        wait_for("the moment", || (Instant::now() >= moment).then_some(()));
+        stopped += seen(&mut done);
         serving.kill();
         serving = Serving::start(&place, &["--at-once", "2"]);
     }
-    place.run(&["queue", "--wait"]).assert_status(0);
-    seen(&mut done);
-    assert_eq!(done.len() as u64, count);
-    for id in 1..=count {
-        let copy = std::fs::read(place.path(&format!("to/{id}"))).unwrap();
-        assert!(copy == bytes(len(id), id), "copy {id} differs");
+    wait_for("all jobs", || {
+        seen(&mut done);
+        (done.len() as u64 == count).then_some(())
+    });
+    let seconds = began.elapsed().as_secs_f64();
+    for job in &all {
+        for (at, file) in job.files.iter().enumerate() {
+            let copy = std::fs::read(place.path(&job.copy()).join(format!("f{at}"))).unwrap();
+            assert!(copy == *file, "{}/f{at} differs", job.copy());
+        }
     }
-    let names = std::fs::read_dir(place.path("to")).unwrap().count() as u64;
-    assert_eq!(names, count, "nothing else is left");
-    let failures: u64 = jobs(&place)
-        .iter()
-        .map(|job| job["failures"].as_u64().unwrap())
-        .sum();
-    assert_eq!(failures, 0);
+    let copies: BTreeSet<String> = all.iter().map(Small::copy).collect();
+    let names = |folder: &str| std::fs::read_dir(place.path(folder)).unwrap().count();
+    assert_eq!(
+        names("to") - 1 + names("to/shared"),
+        copies.len(),
+        "nothing else is left"
+    );
+    let jobs = jobs(&place);
+    let failures = jobs.iter().map(|job| job["failures"].as_u64().unwrap());
+    assert_eq!(failures.sum::<u64>(), 0);
+    eprintln!(
+        "{count} jobs, {kills} kills with {stopped} running, {seconds:.1} s from the last job handed over"
+    );
     serving.signal(Signal::TERM);
     assert_eq!(serving.0.wait().unwrap().code(), Some(0));
 }

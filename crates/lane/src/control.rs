@@ -109,6 +109,13 @@ where
     Ok(sealed)
 }
 
+/// What a command and a standing master use in the place of a token. It is made from their token, so that what either says is of no
+/// use at an agent that has the same token, nor the other way round.
+#[must_use]
+pub fn master_secret(token: &[u8; 32]) -> [u8; 32] {
+    derive(token, "standing master", b"")
+}
+
 /// Secrets toward the agent and toward the master.
 fn keys<T>(token: &[u8; 32], tls: &ConnectionCommon<T>) -> Result<[[u8; 32]; 2], tls::TlsError> {
     let exporter = tls.export_keying_material([0; 32], tls::CONTROL_LABEL, None)?;

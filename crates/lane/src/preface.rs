@@ -39,6 +39,8 @@ pub enum Kind {
     Edge = 6,
     /// A rank of `mpirun` that becomes a process of a stream; see [`mpi::join`](crate::mpi::join).
     Rank = 7,
+    /// A command's connection to a standing master, under [`master_secret`](crate::control::master_secret).
+    Master = 8,
 }
 
 /// What a connection is for.
@@ -128,6 +130,7 @@ impl Preface {
             5 => Kind::Reversed,
             6 => Kind::Edge,
             7 => Kind::Rank,
+            8 => Kind::Master,
             other => return Err(PrefaceError::Kind(other)),
         };
         Ok(Self {

@@ -33,6 +33,7 @@ pub mod rows;
 mod setup;
 mod sharing;
 mod speeds;
+mod standing;
 mod streaming;
 pub mod token;
 mod tunnels;
@@ -47,6 +48,7 @@ pub use ropewalk_statefile::StateError;
 pub use rounds::{run, run_with};
 pub use sharing::clear_paths;
 pub use speeds::{Hints, remembered_speeds};
+pub use standing::{Standing, StandingError, job_key};
 pub use streaming::{StageProgram, StreamEvent, StreamRequest, stream};
 
 /// Why an agent cannot be used.

@@ -146,7 +146,7 @@ impl Link {
 }
 
 /// Connects to the first address that answers. The acknowledgement that completes a connection leaves with the first data.
-async fn open(host: &str, port: u16) -> std::io::Result<TcpStream> {
+pub(crate) async fn open(host: &str, port: u16) -> std::io::Result<TcpStream> {
     let mut failed = std::io::Error::new(
         std::io::ErrorKind::InvalidInput,
         "the host's name has no address",

@@ -69,13 +69,13 @@ fn names(spec: &TransferSpec) -> BTreeMap<HostPort, String> {
 /// Caps and trunks with the nodes' names in the transfer.
 pub fn links(spec: &TransferSpec) -> Vec<Link> {
     let names = names(spec);
+    let names = names.iter().map(|(at, name)| (at.to_string(), name));
+    let names: BTreeMap<String, &String> = names.collect();
     let set = |set: &NodeSet| {
         // A host alone stays one, so that it counts for nodes that join on it.
-        let nodes = names
-            .iter()
-            .filter(|(at, _)| set.nodes.contains(&at.to_string()));
+        let nodes = set.nodes.iter().filter_map(|at| names.get(at));
         NodeSet {
-            nodes: nodes.map(|(_, name)| name.clone()).collect(),
+            nodes: nodes.map(|name| (*name).clone()).collect(),
             hosts: set.hosts.clone(),
         }
     };

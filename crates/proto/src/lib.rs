@@ -10,6 +10,7 @@ pub mod admission;
 pub mod codes;
 pub mod control;
 pub mod coordinator;
+pub mod handover;
 pub mod ledger;
 pub mod message;
 pub mod node;

@@ -58,6 +58,13 @@ pub enum ErrorKind {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Event {
+    /// A standing master carries the transfer out, and what follows is what it says.
+    HandedOver {
+        /// Number of the job there.
+        job: u64,
+        /// Its address.
+        at: String,
+    },
     /// A node answered.
     Reached {
         /// Name of the node.

@@ -4,6 +4,7 @@ use prost::Message as _;
 use ropewalk_proto::control::{
     self, FromAgent, Peer, Plan, Present, Run, Stretch, There, ToAgent, from_agent, to_agent,
 };
+use ropewalk_proto::handover;
 use ropewalk_proto::message::frame::{self as message_frame, Entry};
 use ropewalk_proto::rapid::{Bitmap, Datagram, FEEDBACK_LEN, Feedback};
 use ropewalk_proto::stage::frame::{self as stage_frame, ANSWER_MAX};
@@ -261,6 +262,76 @@ fn messages_from_agents() {
             Some(from_agent::Body::Need(need)) => check_set(&need.ranges),
             Some(from_agent::Body::Done(done)) => check_set(&done.missing),
             _ => {}
+        }
+    });
+}
+
+fn questions() -> Vec<Vec<u8>> {
+    use control::to_serve::Body;
+    let option = |name: &str, value: &str| control::ServeOption {
+        name: name.into(),
+        value: value.into(),
+    };
+    let bodies = [
+        Body::Submit(control::ServeSubmit {
+            key: vec![3; handover::KEY_LEN],
+            specification: "id x\nwriter a:1 /x 0 0-9\nreader b:1 /y 0 0-9\n".into(),
+            options: vec![
+                option("limit", "1Gbit"),
+                option("plain", ""),
+                option("node-rate", "a=2Gbit"),
+                option("speeds", "off"),
+            ],
+            priority: 7,
+        }),
+        Body::Follow(control::ServeFollow {
+            job: 3,
+            key: vec![3; handover::KEY_LEN],
+        }),
+        Body::List(control::ServeList {}),
+        Body::Cancel(control::ServeCancel { job: 9 }),
+    ];
+    let encode = |body| {
+        let question = control::ToServe {
+            version: ropewalk_proto::version::version().into(),
+            body: Some(body),
+        };
+        question.encode_to_vec()
+    };
+    bodies.into_iter().map(encode).collect()
+}
+
+/// What a standing master takes from a network: whatever comes, words of its list alone, within their bounds.
+#[test]
+fn questions_to_a_standing_master() {
+    fuzz("questions to a standing master", &questions(), |input| {
+        let Ok(message) = control::decode::<control::ToServe>(input) else {
+            return;
+        };
+        assert_eq!(
+            control::decode::<control::ToServe>(&message.encode_to_vec()).unwrap(),
+            message
+        );
+        match handover::Question::read(message) {
+            Ok(handover::Question::Submit(submission)) => {
+                assert!(submission.specification.len() <= handover::SPECIFICATION_MAX);
+                assert!(submission.words.len() <= handover::OPTIONS_MAX);
+                for word in &submission.words {
+                    let name = word.strip_prefix("--").unwrap();
+                    let name = name.split('=').next().unwrap();
+                    assert!(handover::OPTIONS.iter().any(|(known, _)| *known == name));
+                    assert!(word.len() <= handover::VALUE_MAX + 64);
+                    assert!(!word.chars().any(char::is_control), "{word:?}");
+                    assert!(
+                        name != "speeds" || ["--speeds=auto", "--speeds=off"].contains(&&**word)
+                    );
+                }
+            }
+            Ok(_) => {}
+            Err(error) => {
+                let text = error.to_string();
+                assert!(text.len() < 1024 && !text.chars().any(char::is_control));
+            }
         }
     });
 }

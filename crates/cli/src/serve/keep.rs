@@ -212,6 +212,7 @@ mod tests {
             label: None,
             from: vec!["a".into()],
             to: vec![name.into()],
+            key: None,
         }
     }
 

@@ -2,21 +2,24 @@
 
 use std::fmt::Write as _;
 use std::io::Write as _;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
-use ropewalk_model::{ByteRate, format_bytes, format_seconds};
+use ropewalk_model::{ByteRate, HostPort, format_bytes, format_seconds};
 use ropewalk_proto::codes::EXIT_FAILED;
 use ropewalk_proto::queue::{End, State};
 use serde::Serialize;
 
 use super::door::{self, Answer, Entry, Question};
+use super::handover::Master;
 use crate::escape;
 use crate::members::{Limit, limit_rate};
 use crate::progress::rate as shown_rate;
 use crate::report::listed;
 use crate::sys::{self, say};
+use crate::token;
 
 /// Ended jobs that are listed without --all.
 const ENDED_SHOWN: usize = 10;
@@ -45,6 +48,14 @@ pub(crate) struct QueueArgs {
     #[arg(long, value_name = "RATE", value_parser = limit_rate, conflicts_with_all = ["jobs", "all", "wait", "cancel"])]
     limit: Option<Limit>,
 
+    /// Ask a `ropewalk serve` that listens at this address, for jobs that were handed over to it there
+    #[arg(long, value_name = "HOST:PORT", conflicts_with = "limit")]
+    at: Option<HostPort>,
+
+    /// With --at: its token [default: ~/.config/ropewalk/token]
+    #[arg(long, value_name = "FILE", requires = "at")]
+    token_file: Option<PathBuf>,
+
     /// One JSON object
     #[arg(long)]
     json: bool,
@@ -58,6 +69,8 @@ Examples:
       returns when job 17 has ended; status 0 if all of it was moved
   ropewalk queue --cancel 17 18
   ropewalk queue --limit 2Gbit
+  ropewalk queue --at node0:55555 --wait 3
+      of the `ropewalk serve` that a specification's `master` row names; it shows and cancels the jobs of its port only
 
 Exit status: 0, 1 failed (with --wait: a job did not move all; with --cancel: one had ended, or there is none of that
 number; the others are cancelled), 2 usage.";
@@ -76,10 +89,12 @@ pub(crate) fn run(args: &QueueArgs) -> Result<ExitCode> {
         door::ask(&Question::Limit { rate })?;
         return Ok(ExitCode::SUCCESS);
     }
+    let master = master(args)?;
+    let desk = master.as_ref();
     if args.cancel {
-        return cancel(&args.jobs);
+        return cancel(desk, &args.jobs);
     }
-    let (limit, mut jobs) = list()?;
+    let (limit, mut jobs) = list(desk)?;
     if let Some(unknown) = args
         .jobs
         .iter()
@@ -98,7 +113,9 @@ pub(crate) fn run(args: &QueueArgs) -> Result<ExitCode> {
         };
         jobs.clear();
         for job in awaited {
-            if let Answer::Jobs { jobs: ended, .. } = door::ask(&Question::Wait { job })? {
+            if let Some(master) = desk {
+                jobs.push(master.wait(job)?);
+            } else if let Answer::Jobs { jobs: ended, .. } = door::ask(&Question::Wait { job })? {
                 jobs.extend(ended);
             }
         }
@@ -139,21 +156,42 @@ pub(crate) fn run(args: &QueueArgs) -> Result<ExitCode> {
 }
 
 /// Cancels each job, and says of each what became of it.
-fn cancel(jobs: &[u64]) -> Result<ExitCode> {
+fn cancel(master: Option<&Master>, jobs: &[u64]) -> Result<ExitCode> {
     let mut status = ExitCode::SUCCESS;
     for &job in jobs {
-        match door::ask_for(&Question::Cancel { job })? {
-            Answer::Refused { error } => {
+        let refused = match master {
+            Some(master) => master.cancel(job)?.err(),
+            None => match door::ask_for(&Question::Cancel { job })? {
+                Answer::Refused { error } => Some(error),
+                _ => None,
+            },
+        };
+        match refused {
+            Some(error) => {
                 eprintln!("ropewalk: {}", escape::line(&error));
                 status = ExitCode::from(EXIT_FAILED);
             }
-            _ => say(format_args!("job {job} cancelled")),
+            None => say(format_args!("job {job} cancelled")),
         }
     }
     Ok(status)
 }
 
-fn list() -> Result<(Option<u64>, Vec<Entry>)> {
+/// The `serve` at an address, or none for this user's own on this host.
+fn master(args: &QueueArgs) -> Result<Option<Master>> {
+    let Some(at) = &args.at else {
+        return Ok(None);
+    };
+    Ok(Some(Master {
+        at: at.clone(),
+        token: token::load(args.token_file.as_deref())?,
+    }))
+}
+
+fn list(master: Option<&Master>) -> Result<(Option<u64>, Vec<Entry>)> {
+    if let Some(master) = master {
+        return master.list();
+    }
     match door::ask(&Question::List)? {
         Answer::Jobs { limit, jobs } => Ok((limit, jobs)),
         _ => bail!("`ropewalk serve` gave another answer; is it another version?"),

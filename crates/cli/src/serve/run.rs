@@ -72,6 +72,8 @@ impl Live {
 pub(super) enum Happened {
     /// A job moves so many bytes per second.
     Rate(u64, f64),
+    /// A run has said this, a line of JSON: how far it is, or its report. Only where a command of another host may follow.
+    Said(u64, Arc<str>),
     /// A run has ended.
     Ended(u64, Ran, Option<Summary>),
 }
@@ -238,7 +240,24 @@ fn run(
     });
     let mut report = None;
     for line in BufReader::new(child.stdout.take().context("no output")?).lines() {
-        match line.ok().and_then(|line| serde_json::from_str(&line).ok()) {
+        let Ok(line) = line else {
+            continue;
+        };
+        let event = serde_json::from_str(&line).ok();
+        let is_of_now = matches!(
+            event,
+            Some(
+                Event::Planned { .. }
+                    | Event::Progress { .. }
+                    | Event::Waiting { .. }
+                    | Event::Returned { .. }
+                    | Event::Ended { .. }
+            )
+        );
+        if is_of_now && task.key.is_some() {
+            happened(Happened::Said(id, line.into()));
+        }
+        match event {
             Some(Event::Progress {
                 bits_per_second, ..
             }) => happened(Happened::Rate(id, bits_per_second / 8.0)),

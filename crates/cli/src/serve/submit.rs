@@ -33,6 +33,21 @@ const KEPT_BEGINNINGS: [&str; 3] = ["XDG_", "LC_", "ROPEWALK_"];
 /// Sources and destinations that are shown of a job whose sources have to be asked for.
 const SHOWN_MAX: usize = 16;
 
+/// The variables of this process that its jobs have.
+pub(super) fn kept_variables() -> Vec<(String, Text)> {
+    let is_kept = |name: &str| {
+        KEPT.contains(&name)
+            || KEPT_BEGINNINGS
+                .iter()
+                .any(|beginning| name.starts_with(beginning))
+    };
+    let variables = std::env::vars_os().filter_map(|(name, value)| {
+        let name = name.into_string().ok()?;
+        is_kept(&name).then(|| (name, Text(value.into_vec())))
+    });
+    variables.collect()
+}
+
 /// Hands a command of this process over.
 pub(crate) fn submit(asked: &Asked<'_>, handed: Handed) -> Result<ExitCode> {
     if let Asked::Transfer(request) = asked
@@ -60,25 +75,16 @@ pub(crate) fn submit(asked: &Asked<'_>, handed: Handed) -> Result<ExitCode> {
             )
         }
     };
-    let is_kept = |name: &str| {
-        KEPT.contains(&name)
-            || KEPT_BEGINNINGS
-                .iter()
-                .any(|beginning| name.starts_with(beginning))
-    };
-    let variables = std::env::vars_os().filter_map(|(name, value)| {
-        let name = name.into_string().ok()?;
-        is_kept(&name).then(|| (name, Text(value.into_vec())))
-    });
     let arguments = std::env::args_os().skip(1);
     let task = Box::new(Task {
         arguments: arguments.map(|word| Text(word.into_vec())).collect(),
         folder: Text(folder.as_os_str().as_bytes().to_vec()),
-        environment: variables.collect(),
+        environment: kept_variables(),
         inputs: handed.inputs,
         label,
         from,
         to,
+        key: None,
     });
     let question = Question::Submit {
         task,

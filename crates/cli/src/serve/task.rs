@@ -22,6 +22,9 @@ pub(crate) struct Task {
     pub from: Vec<String>,
     /// The same of destinations.
     pub to: Vec<String>,
+    /// By what a command of another host knows it; none of a job of this host's user.
+    #[serde(default)]
+    pub key: Option<String>,
 }
 
 impl Task {

@@ -30,6 +30,24 @@ impl Serving {
         Self(child)
     }
 
+    /// The same with a port, which is given, too.
+    pub fn listening(place: &Place, args: &[&str]) -> (Self, u16) {
+        let mut command = place.command();
+        command.arg("serve").args(args);
+        Self::listening_of(command)
+    }
+
+    /// The same of a command that has its arguments.
+    pub fn listening_of(mut command: Command) -> (Self, u16) {
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let first = lines.next().unwrap().unwrap();
+        assert!(first.starts_with("ropewalk serve: "), "{first}");
+        let second = lines.next().unwrap().unwrap();
+        let port = second.strip_prefix("listening on 127.0.0.1:").unwrap();
+        (Self(child), port.parse().unwrap())
+    }
+
     pub fn kill(mut self) {
         self.0.kill().unwrap();
         self.0.wait().unwrap();

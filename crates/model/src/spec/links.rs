@@ -19,6 +19,9 @@ use crate::units::ByteRate;
 /// Pairs that caps may name together: more are a slip, and a trunk says it shorter.
 const PAIRS_MAX: usize = 1_000_000;
 
+/// Nodes that caps and trunks may name in all, each list written out: some hundred bytes of memory for each.
+pub(super) const NODES_MAX: usize = 1_000_000;
+
 pub(super) const CAP_FORM: &str = "write cap FROM TO RATE, as in cap a:7420 b:7420 1Gbit";
 pub(super) const TRUNK_FORM: &str =
     "write trunk NAME RATE from NODES to NODES, as in trunk wan 10Gbit from a[1-4] to b[1-4]";

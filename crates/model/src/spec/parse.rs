@@ -123,6 +123,7 @@ pub(super) fn parse(text: &str, scope: Scope) -> Result<TransferSpec, SpecErrors
         spec: TransferSpec::default(),
         spans: Vec::new(),
         link_spans: Vec::new(),
+        linked: 0,
         id_at: None,
         master_at: None,
     };
@@ -168,6 +169,8 @@ struct Parser<'t> {
     spec: TransferSpec,
     spans: Vec<RowSpans>,
     link_spans: Vec<LinkSpans>,
+    // Nodes and hosts that caps and trunks have named so far.
+    linked: usize,
     id_at: Option<Span<usize>>,
     master_at: Option<Span<usize>>,
 }
@@ -320,7 +323,20 @@ impl Parser<'_> {
         let errors_before = self.errors.found.len();
         let read = self.read::<ByteRate>(rate);
         let zero = read.and_then(|read| links::check_rate(read, rate));
+        if self.linked > links::NODES_MAX {
+            let message = format!(
+                "caps and trunks that name more than {} nodes",
+                links::NODES_MAX
+            );
+            let fault = Fault::new(keyword.span.clone(), message);
+            let advice = "name hosts without ports: each is all nodes on it";
+            return self.errors.push(fault.advice(advice));
+        }
         let sets = [links::node_set(from), links::node_set(to)];
+        let named = sets.iter().flatten();
+        self.linked += named
+            .map(|set| set.nodes.len() + set.hosts.len())
+            .sum::<usize>();
         if let Some(name) = name.filter(|name| name.text.is_empty()) {
             let fault = Fault::new(name.span.clone(), "the name is empty");
             self.errors.push(fault.advice(links::TRUNK_FORM));

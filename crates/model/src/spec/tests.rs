@@ -475,3 +475,19 @@ fn links_that_contradict_are_refused() {
         "{added}"
     );
 }
+
+/// A short file whose lists of hosts name millions is refused, and not written out.
+#[test]
+fn lists_in_links_are_bounded() {
+    let rows = "writer a:1 /x 0 0-9\nreader b:1 /y 0 0-9\n";
+    let trunk = |at: usize| format!("trunk t{at} 1Gbit from a to h[0-60000],a,b\n");
+    let file = |trunks: usize| {
+        (0..trunks)
+            .map(trunk)
+            .fold(rows.to_owned(), |all, row| all + &row)
+    };
+    let errors = TransferSpec::parse(&file(40)).unwrap_err().to_string();
+    assert!(errors.contains("name more than 1000000 nodes"), "{errors}");
+    let errors = TransferSpec::parse(&file(2)).unwrap_err().to_string();
+    assert!(!errors.contains("name more than"), "{errors}");
+}

@@ -1384,6 +1384,124 @@ pub mod from_stage {
         Failed(super::StreamFailed),
     }
 }
+/// Between a command and a standing master (`ropewalk serve --listen`): one question a connection. The version is that of the program,
+/// and the master answers no other one.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ToServe {
+    #[prost(string, tag = "1")]
+    pub version: ::prost::alloc::string::String,
+    #[prost(oneof = "to_serve::Body", tags = "2, 3, 4, 5")]
+    pub body: ::core::option::Option<to_serve::Body>,
+}
+/// Nested message and enum types in `ToServe`.
+pub mod to_serve {
+    #[derive(Clone, PartialEq, ::prost::Oneof)]
+    pub enum Body {
+        #[prost(message, tag = "2")]
+        Submit(super::ServeSubmit),
+        #[prost(message, tag = "3")]
+        Follow(super::ServeFollow),
+        #[prost(message, tag = "4")]
+        List(super::ServeList),
+        #[prost(message, tag = "5")]
+        Cancel(super::ServeCancel),
+    }
+}
+/// Take this specification as a job.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ServeSubmit {
+    /// 16 bytes by chance: what is handed over twice with one key is one job
+    #[prost(bytes = "vec", tag = "1")]
+    pub key: ::prost::alloc::vec::Vec<u8>,
+    #[prost(string, tag = "2")]
+    pub specification: ::prost::alloc::string::String,
+    #[prost(message, repeated, tag = "3")]
+    pub options: ::prost::alloc::vec::Vec<ServeOption>,
+    /// higher ones run first
+    #[prost(sint32, tag = "4")]
+    pub priority: i32,
+}
+/// An option of `ropewalk transfer`, of a closed list.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ServeOption {
+    /// without --
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    /// empty where it takes none
+    #[prost(string, tag = "2")]
+    pub value: ::prost::alloc::string::String,
+}
+/// Say how a job gets on until it has ended.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ServeFollow {
+    #[prost(uint64, tag = "1")]
+    pub job: u64,
+    /// as it was handed over; empty: whichever has this number
+    #[prost(bytes = "vec", tag = "2")]
+    pub key: ::prost::alloc::vec::Vec<u8>,
+}
+/// Which jobs were handed over in this way?
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ServeList {}
+/// Take a job out of the queue, or stop it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ServeCancel {
+    #[prost(uint64, tag = "1")]
+    pub job: u64,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct FromServe {
+    #[prost(oneof = "from_serve::Body", tags = "1, 2, 3, 4, 5")]
+    pub body: ::core::option::Option<from_serve::Body>,
+}
+/// Nested message and enum types in `FromServe`.
+pub mod from_serve {
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
+    pub enum Body {
+        #[prost(message, tag = "1")]
+        Taken(super::ServeTaken),
+        #[prost(message, tag = "2")]
+        Refused(super::ServeRefused),
+        #[prost(message, tag = "3")]
+        Jobs(super::ServeJobs),
+        #[prost(message, tag = "4")]
+        State(super::ServeState),
+        #[prost(message, tag = "5")]
+        Done(super::ServeDone),
+    }
+}
+/// The job is in the queue, safely.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ServeTaken {
+    #[prost(uint64, tag = "1")]
+    pub job: u64,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ServeRefused {
+    #[prost(string, tag = "1")]
+    pub error: ::prost::alloc::string::String,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ServeDone {}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ServeJobs {
+    /// bytes per second, of all together; 0: none
+    #[prost(uint64, tag = "1")]
+    pub limit: u64,
+    /// JSON, each as `ropewalk queue --json` prints it
+    #[prost(string, repeated, tag = "2")]
+    pub jobs: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+}
+/// How far a job is: when that changes, and each second or two.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ServeState {
+    /// JSON, as in ServeJobs
+    #[prost(string, tag = "1")]
+    pub job: ::prost::alloc::string::String,
+    /// JSON: the last event of its run; empty where there is none, or no later one
+    #[prost(string, tag = "2")]
+    pub event: ::prost::alloc::string::String,
+}
 /// What is checked beyond delivery itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]

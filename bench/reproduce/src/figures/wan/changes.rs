@@ -150,7 +150,8 @@ impl Followed {
                 self.delivered.push((now, report.delivered_bytes));
                 self.is_done = report.outcome == Outcome::Done;
             }
-            Event::Reached { .. }
+            Event::HandedOver { .. }
+            | Event::Reached { .. }
             | Event::Awaiting { .. }
             | Event::Waiting { .. }
             | Event::Returned { .. }
