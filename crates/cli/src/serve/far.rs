@@ -330,21 +330,26 @@ async fn follow(job: u64, key: Option<String>, mut answers: Answers, own: &Own) 
 
 #[cfg(test)]
 mod tests {
+    use std::sync::LazyLock;
+
     use super::*;
 
     const ROWS: &str = "id \"x y\"\nmaster h:1\nwriter a:1 /x 0 0-9\nreader b:2 /y 0 0-9\n";
 
     fn made(text: &str, words: &[&str]) -> Result<(Task, Vec<String>), String> {
-        let dir = tempfile::tempdir().unwrap();
-        let token_file = dir.path().join("token");
-        token::create(&token_file).unwrap();
+        static TOKEN: LazyLock<(tempfile::TempDir, PathBuf)> = LazyLock::new(|| {
+            let dir = tempfile::tempdir().unwrap();
+            let token_file = dir.path().join("token");
+            token::create(&token_file).unwrap();
+            (dir, token_file)
+        });
         let submission = Submission {
             key: [7; 16],
             specification: text.into(),
             words: words.iter().map(ToString::to_string).collect(),
             priority: 0,
         };
-        let made = task(submission, &token_file, &[]);
+        let made = task(submission, &TOKEN.1, &[]);
         made.map_err(|error| crate::with_causes(&error))
     }
 
@@ -391,7 +396,7 @@ mod tests {
             b"--node-rate=a=1Gbit\n--verify=sink\n--wait=5min".to_vec(),
             ROWS.as_bytes().to_vec(),
         ];
-        crate::mutate::fuzz_some("submissions", &corpus, 2000, |input| {
+        crate::mutate::fuzz_some("submissions", &corpus, 500, |input| {
             let text = String::from_utf8_lossy(input);
             let options = text.lines().filter_map(|line| {
                 let (name, value) = line
