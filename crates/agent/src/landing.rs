@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use ropewalk_lane::{Absent, Extent, Landing, Provider, missing};
 use ropewalk_model::{CHUNK_LEN, Layout, Range, RangeSet};
 use ropewalk_proto::control;
+use ropewalk_proto::node::Waiting;
 use ropewalk_proto::node::fetch::Writer;
 use ropewalk_proto::wire::SPACE_DATA;
 use ropewalk_store::{Present, Sink, Source, StoreError, Unit};
@@ -193,6 +194,24 @@ impl SinkSet {
             .collect()
     }
 
+    /// Whether files get their names before the commit.
+    pub fn names_early(&self) -> bool {
+        self.sinks.iter().any(|placed| placed.sink.names_early())
+    }
+
+    /// Gives whole files what they have with their names; see [`Sink::make_ready`].
+    pub fn make_ready(&self, safe: &RangeSet) {
+        self.sinks
+            .iter()
+            .for_each(|placed| placed.sink.make_ready(safe));
+    }
+
+    /// Gives those files their names; how many.
+    pub fn name_ready(&self) -> u64 {
+        let sinks = self.sinks.iter();
+        sinks.map(|placed| placed.sink.name_ready()).sum()
+    }
+
     pub fn commit(&self) -> Result<(), StoreError> {
         self.sinks
             .iter()
@@ -327,6 +346,11 @@ pub(crate) trait Gate: Send + Sync {
 
     /// It has written.
     fn end_write(&self, writer: Writer, range: Range);
+
+    /// It found no space. Waits while files get their names, which may free some; false where that is of no use.
+    ///
+    /// * `waited`: for what it has waited before.
+    fn await_space(&self, writer: Writer, range: Range, waited: &mut Option<Waiting>) -> bool;
 }
 
 /// The landing of one stream.
@@ -373,7 +397,7 @@ impl Landing for SinkLanding {
             start: offset,
             end: offset + bytes.len() as u64,
         };
-        let written = persist(|| {
+        let write = || {
             // A late copy of what is safe already: the file may have its final name by now.
             if !self.gate.begin_write(self.writer, range) {
                 return Ok(());
@@ -381,8 +405,16 @@ impl Landing for SinkLanding {
             let written = self.sinks.write(offset, bytes);
             self.gate.end_write(self.writer, range);
             written
-        });
-        written.map_err(Into::into)
+        };
+        let mut waited = None;
+        loop {
+            match persist(write) {
+                Err(error)
+                    if error.is_full_disk()
+                        && self.gate.await_space(self.writer, range, &mut waited) => {}
+                written => return written.map_err(Into::into),
+            }
+        }
     }
 }
 
@@ -552,6 +584,15 @@ mod tests {
         }
 
         fn end_write(&self, _writer: Writer, _range: Range) {}
+
+        fn await_space(
+            &self,
+            _writer: Writer,
+            _range: Range,
+            _waited: &mut Option<Waiting>,
+        ) -> bool {
+            false
+        }
     }
 
     impl Source for Scarce {

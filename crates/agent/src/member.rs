@@ -130,6 +130,7 @@ impl Member {
         Wish {
             adopt: self.adopt(),
             stays: self.stays(),
+            names_early: false,
         }
     }
 

@@ -15,7 +15,9 @@ use ropewalk_proto::control::{self, Verify, from_agent, to_agent};
 use ropewalk_proto::coordinator;
 use ropewalk_proto::ledger::LaneId;
 use ropewalk_proto::node::fetch::{Receiving, Writer};
-use ropewalk_proto::node::{Close, Duties, End, Event, Failure, Node, RETRY_PAUSES, Streams, Wish};
+use ropewalk_proto::node::{
+    self, Close, Duties, End, Event, Failure, Node, RETRY_PAUSES, Streams, Waiting, Wish,
+};
 
 use ropewalk_store::{Present, StoreError};
 
@@ -29,6 +31,7 @@ use rails::Way;
 
 mod compare;
 mod finish;
+use finish::LOOK_EVERY;
 mod manifests;
 mod meter;
 mod rails;
@@ -144,9 +147,15 @@ impl Fetch {
             coordinator::compare(options.verify()),
             compare::seed(&member.id, member.node),
         );
+        let reads_back = options.verify() == Verify::Sink;
         let duties = Duties {
             renames: plan.commit,
-            reads_back: options.verify() == Verify::Sink,
+            names_early: node::gives_names_early(
+                plan,
+                coordinator::compare(options.verify()),
+                reads_back,
+            ),
+            reads_back,
             ..Duties::default()
         };
         let state = State {
@@ -225,6 +234,9 @@ impl Fetch {
                     state.node.fetch_mut().handle_present(present);
                     let now = fetch.member.now();
                     let unit_at = |offset| sinks.unit_at(offset);
+                    if !sinks.names_early() {
+                        state.node.keep_names_for_the_end();
+                    }
                     state.node.handle_prepared(&plan, now, &unit_at);
                     fetch.drain(state);
                     fetch.keep_safe();
@@ -512,5 +524,22 @@ impl Gate for Fetch {
         if is_awaited {
             self.changed.notify_all();
         }
+    }
+
+    fn await_space(&self, writer: Writer, range: Range, waited: &mut Option<Waiting>) -> bool {
+        let mut state = self.state.lock();
+        let Some(waiting) = state.node.handle_full(writer, range, *waited) else {
+            return false;
+        };
+        *waited = Some(waiting);
+        // The thread that syncs.
+        self.changed.notify_all();
+        while !self.stopped() {
+            if state.node.is_space_seen(writer, &waiting) {
+                return true;
+            }
+            self.changed.wait_for(&mut state, LOOK_EVERY);
+        }
+        false
     }
 }

@@ -175,8 +175,8 @@ pub(crate) struct MoveArgs {
 
     /// Give no file of a copy its name unless the copy is complete
     ///
-    /// Without it the files of an incomplete copy that lack no byte get their names. Either way the same command goes on with
-    /// what is safe
+    /// Without it files that lack no byte get their names, those that replace older ones while the copy runs, which needs less
+    /// space. Either way the same command goes on with what is safe
     #[arg(
         long,
         conflicts_with = "keep_partial",

@@ -1,4 +1,5 @@
-//! A random process of a transfer is killed at a random moment, and the same command is run again, until the copy is complete.
+//! A random process of a transfer is killed at a random moment, and the same command is run again, until the copy is complete: a new
+//! one, and one over an older tree, whose files get their names while it runs.
 //!
 //! Prints what was sent twice. A longer run, of 2 GiB and 100,000 files with 200 kills:
 //!
@@ -181,12 +182,39 @@ impl Account {
     }
 }
 
+/// An older copy of the tree: other contents of other lengths, in folders that are there.
+fn make_older(place: &Place, size: &Size) {
+    for folder in folders(size) {
+        std::fs::create_dir_all(place.path("copy").join(folder)).unwrap();
+    }
+    for file in 0..size.files {
+        let path = place.path(&format!("copy/d{}/f{file}", file / 100));
+        std::fs::write(path, bytes(file * 7919 % 6000 + 1, file as u64 + 1)).unwrap();
+    }
+    for large in 0..4 {
+        std::fs::write(place.path(&format!("copy/large{large}")), b"older").unwrap();
+    }
+}
+
 #[test]
 fn a_copy_outlives_kills_at_random_moments() {
+    outlive_kills(false);
+}
+
+#[test]
+fn a_refresh_outlives_kills_at_random_moments() {
+    outlive_kills(true);
+}
+
+/// * `is_refresh`: the copy is made over an older one.
+fn outlive_kills(is_refresh: bool) {
     let size = Size::chosen();
     let place = Place::new();
     place.make_token();
     let total = make_tree(&place, &size);
+    if is_refresh {
+        make_older(&place, &size);
+    }
     let mut random = Random(0x9e37_79b9_7f4a_7c15);
     let agent = || -> RunningAgent { place.agent(place.dir.path()) };
     let (mut sender, mut receiver) = (agent(), agent());

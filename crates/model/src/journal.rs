@@ -28,5 +28,5 @@ pub use adoption::{
 };
 pub use record::{
     CHECKSUM_LEN, HEADER_LEN, HOST_MARK_LEN, Header, HeaderError, PATH_LEN_MAX, Recorded, Records,
-    Safe, Unit, Version, decode, ending, parts_of, pieces,
+    Safe, Unit, Version, decode, ending, parts_of, pieces, records_len,
 };

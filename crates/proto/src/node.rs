@@ -23,6 +23,7 @@ use fetch::{Difference, Receiving};
 
 mod close;
 mod durable;
+mod early;
 pub mod fetch;
 mod lanes;
 mod life;
@@ -35,6 +36,7 @@ mod tests;
 
 pub use close::{Close, Unfinished};
 pub use durable::{Promise, Syncs};
+pub use early::{Waiting, gives_names_early};
 pub use lanes::{Arrival, Link, UNITS_OUTSTANDING_DATAGRAMS, UNITS_OUTSTANDING_MAX};
 pub use life::Life;
 pub use rail_health::{RailHealth, Seen, Silence};
@@ -42,6 +44,7 @@ pub use stream::{Break, Phase, RETRY_PAUSES, Step, StreamId};
 pub use streams::{Streams, Wish};
 
 use durable::Durable;
+use early::Space;
 use lanes::Lanes;
 
 /// Why a node's part of the transfer failed.
@@ -78,6 +81,8 @@ impl Failure {
 pub struct Duties {
     /// It renames its files into place when it has all of them.
     pub renames: bool,
+    /// Files of its own copy that lack no byte get their names as they are safe; see [`Node::names_whole_files`].
+    pub names_early: bool,
     /// It reads the sink back before that.
     pub reads_back: bool,
     /// When received bytes are synced.
@@ -107,7 +112,8 @@ pub enum Event {
 pub enum Task {
     /// Nothing before this time, unless something is handed in; `None`: not at any time.
     Wait(Option<Instant>),
-    /// Write all that was received to stable storage; then [`Node::handle_synced`].
+    /// Write all that was received to stable storage, and give names where [`Node::names_whole_files`] says so; then
+    /// [`Node::handle_named`] and [`Node::handle_synced`].
     Sync(Promise),
     /// Read all that was received back from the sink and compare; then [`Node::handle_read_back`].
     ReadBack,
@@ -145,6 +151,7 @@ pub struct Node {
     lanes: Lanes,
     duties: Duties,
     durable: Durable,
+    space: Space,
     // Revisions received while sinks were being made; `None` once the plan is taken.
     early: Option<Vec<Revision>>,
     // Number of the newest plan or revision; the report names it.
@@ -181,6 +188,7 @@ impl Node {
             lanes: Lanes::new(streams),
             duties,
             durable: Durable::new(duties.syncs, now),
+            space: Space::default(),
             early: Some(Vec::new()),
             revision: plan.revision,
             failure: None,
@@ -371,16 +379,24 @@ impl Node {
         }
         let received = self.fetch.ledger().delivered_bytes();
         match self.life {
-            Life::Fetching => match self.durable.due_at(received) {
-                Some(due) if due <= now => Task::Sync(self.durable.promise(received)),
-                due => Task::Wait(due),
-            },
-            Life::Settling => Task::Sync(self.durable.promise(received)),
+            Life::Fetching => {
+                let dues = [self.durable.due_at(received), self.space.due_at()];
+                match dues.into_iter().flatten().min() {
+                    Some(due) if due <= now => self.begin_sync(received),
+                    due => Task::Wait(due),
+                }
+            }
+            Life::Settling => self.begin_sync(received),
             Life::Checking => Task::ReadBack,
             Life::Renaming => Task::Rename,
             Life::Concluded => Task::Report,
             Life::Preparing | Life::Done | Life::Failed | Life::Ended => Task::Wait(None),
         }
+    }
+
+    fn begin_sync(&mut self, received: u64) -> Task {
+        self.space.begin();
+        Task::Sync(self.durable.promise(received))
     }
 
     /// What a sync that begins now makes safe; `None` where this node's own names follow it, and where contents are wrong.
@@ -422,6 +438,7 @@ impl Node {
             return self.handle_failed(Failure::Other(text));
         }
         self.durable.keep(promise, now);
+        self.space.end(now);
         // Not where a revision has brought more work meanwhile.
         if self.life == Life::Settling {
             match self.duties.reads_back {

@@ -7,9 +7,10 @@ use ropewalk_model::layout::Layout;
 use ropewalk_model::{Instant, Nanos, Range, RangeSet};
 use ropewalk_proto::control::{self, Plan, Verify};
 use ropewalk_proto::ledger::LaneId;
-use ropewalk_proto::node::fetch::Receiving;
+use ropewalk_proto::node::fetch::{Compare, Receiving};
 use ropewalk_proto::node::{
     Break, Duties, Event, Link, Node, Phase, Step, StreamId, Streams, Syncs, Wish,
+    gives_names_early,
 };
 use ropewalk_proto::route::Way;
 
@@ -77,9 +78,13 @@ impl Receiver {
             every: Nanos::ZERO,
             bytes: 1,
         };
+        let reads_back = sink.is_some() && options.verify() == Verify::Sink;
+        let names_early = sink.as_ref().is_some_and(Sink::names_early)
+            && gives_names_early(plan, Compare::Nothing, reads_back);
         let duties = Duties {
             renames: plan.commit,
-            reads_back: sink.is_some() && options.verify() == Verify::Sink,
+            names_early,
+            reads_back,
             syncs: sink.as_ref().map_or(no_disk, |_| scenario.syncs),
         };
         let streams = Streams::new(&Wish {

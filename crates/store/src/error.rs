@@ -478,8 +478,9 @@ impl StoreError {
         Self::from_errno(operation, path, errno)
     }
 
-    /// Whether there was no room for new bytes; not where a sync found that, as older bytes may be lost then.
-    pub(crate) fn is_full_disk(&self) -> bool {
+    /// Whether there was no space for new bytes; not where a sync found that, as older bytes may be lost then.
+    #[must_use]
+    pub fn is_full_disk(&self) -> bool {
         matches!(self, Self::DiskFull { operation, .. } if *operation != Operation::Sync)
     }
 

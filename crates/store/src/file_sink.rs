@@ -103,7 +103,7 @@ impl FileSink {
             }
         }
         let sink = Self {
-            staging: Staging::new(layout, rows),
+            staging: Staging::new(layout, rows, false),
             shared,
         };
         let mut made = Vec::new();

@@ -16,7 +16,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use ropewalk_model::journal::{HOST_MARK_LEN, Header, HeaderError, Records, decode, ending};
 pub(crate) use ropewalk_model::journal::{Recorded, Safe};
-use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::fs::{FallocateFlags, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::file_systems::has_common_locks;
@@ -78,6 +78,11 @@ impl Journal {
         };
         journal.write(&header.encode())?;
         Ok(journal)
+    }
+
+    /// Reserves space for so many bytes of records, as far as the file system can: what is safe can be recorded on a full disk then.
+    pub fn reserve(&self, len: u64) {
+        let _ = rustix::fs::fallocate(&self.file, FallocateFlags::KEEP_SIZE, 0, len);
     }
 
     /// Whether it has a record of a file.

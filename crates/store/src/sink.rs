@@ -70,6 +70,24 @@ pub trait Sink: Send + Sync {
     /// * `units`: the hashes of some of them.
     fn record(&self, _safe: &RangeSet, _units: &[Unit]) {}
 
+    /// Whether files get their names before [`Sink::commit`]: those for which [`Sink::make_ready`] and [`Sink::name_ready`] are called. A
+    /// write that finds no space fails nothing else then: it may be made again.
+    fn names_early(&self) -> bool {
+        false
+    }
+
+    /// Gives files that lack no byte the mode, time and all else that they are to have. [`Sink::sync`] follows, then [`Sink::record`],
+    /// then [`Sink::name_ready`].
+    ///
+    /// * `safe`: bytes of the data space that were written, and that nothing writes again.
+    fn make_ready(&self, _safe: &RangeSet) {}
+
+    /// Gives the files that were made ready before the last sync their names; how many. What cannot be named then is left to
+    /// [`Sink::commit`], which reports the reason.
+    fn name_ready(&self) -> u64 {
+        0
+    }
+
     /// Where files lie that a later transfer can go on with, and how many of their bytes are safe; known when the transfer has
     /// ended.
     fn kept_partial(&self) -> Option<(PathBuf, u64)> {
@@ -99,7 +117,7 @@ pub trait Sink: Send + Sync {
         Ok(false)
     }
 
-    /// What [`Sink::commit`] found at the destination and did there; nothing before it.
+    /// What [`Sink::commit`], and [`Sink::name_ready`] before it, found at the destination and did there.
     fn landed(&self) -> Landed {
         Landed::default()
     }

@@ -51,6 +51,14 @@ pub(crate) trait Target: Send + Sync {
     fn path(&self, object: u32) -> PathBuf;
     /// Makes new directory entries durable.
     fn sync_names(&self) -> Result<(), StoreError>;
+    /// Whether names were changed that [`Target::sync_names`] would make durable, beside those of new objects.
+    fn has_unsynced_names(&self) -> bool {
+        false
+    }
+    /// Syncs an object with its metadata, where that counts; `None` where only its bytes do.
+    fn sync_with_metadata(&self, _object: u32) -> Option<Result<(), StoreError>> {
+        None
+    }
     /// The file system that holds all objects, if it is known to be one and to be made safe by one call.
     fn filesystem(&self) -> Option<&OwnedFd>;
 }
@@ -66,6 +74,8 @@ pub(crate) struct Staging<T> {
     /// Held during a sync: a second one must not return before the first, which took the marks.
     syncing: Mutex<()>,
     failure: OnceLock<StoreError>,
+    /// A disk that is full may have space again while the transfer runs: a write that failed for that reason fails nothing else.
+    endures_full_disk: bool,
     /// A sync has failed: what it was to cover is not safe, whatever failed before it.
     sync_failure: OnceLock<StoreError>,
     /// No file is opened any more: that would make again what was renamed or removed. Held for reading while a file is
@@ -77,7 +87,7 @@ pub(crate) struct Staging<T> {
 }
 
 impl<T: Target> Staging<T> {
-    pub(crate) fn new(layout: Layout, target: T) -> Self {
+    pub(crate) fn new(layout: Layout, target: T, endures_full_disk: bool) -> Self {
         Self {
             layout,
             target,
@@ -85,6 +95,7 @@ impl<T: Target> Staging<T> {
             dirty: Mutex::default(),
             syncing: Mutex::default(),
             failure: OnceLock::new(),
+            endures_full_disk,
             sync_failure: OnceLock::new(),
             closed: RwLock::new(false),
             ended: Mutex::new(false),
@@ -101,6 +112,14 @@ impl<T: Target> Staging<T> {
         self.failure.get_or_init(|| error).clone()
     }
 
+    /// As [`Staging::fail`], of a write.
+    fn fail_write(&self, error: StoreError) -> StoreError {
+        match self.endures_full_disk && error.is_full_disk() {
+            true => error,
+            false => self.fail(error),
+        }
+    }
+
     fn file(&self, object: u32) -> Result<Arc<File>, StoreError> {
         let closed = self.closed.read().unwrap_or_else(PoisonError::into_inner);
         if *closed {
@@ -110,10 +129,9 @@ impl<T: Target> Staging<T> {
             .get(object, || self.target.open(object))
             .map_err(|error| {
                 // Short of open files now does not mean short of them later.
-                if error.is_retryable() {
-                    error
-                } else {
-                    self.fail(error)
+                match error.is_retryable() {
+                    true => error,
+                    false => self.fail_write(error),
                 }
             })
     }
@@ -128,7 +146,7 @@ impl<T: Target> Staging<T> {
             holes::write(&file, head, piece.object_offset).map_err(|error| {
                 let error =
                     StoreError::from_io(Operation::Write, self.target.path(piece.object), &error);
-                self.fail(error.with_missing(head.len() as u64))
+                self.fail_write(error.with_missing(head.len() as u64))
             })?;
             lock(&self.dirty).insert(piece.object);
             offset = piece.range.end;
@@ -196,7 +214,7 @@ impl<T: Target> Staging<T> {
         let _one_at_a_time = lock(&self.syncing);
         self.check()?;
         let dirty = std::mem::take(&mut *lock(&self.dirty));
-        if dirty.is_empty() {
+        if dirty.is_empty() && !self.target.has_unsynced_names() {
             return Ok(());
         }
         self.sync_objects(&dirty).map_err(|error| {
@@ -238,12 +256,20 @@ impl<T: Target> Staging<T> {
         }
         let objects: Vec<u32> = dirty.iter().copied().collect();
         parallel::for_each(&objects, |object| {
+            if let Some(synced) = self.target.sync_with_metadata(*object) {
+                return synced;
+            }
             let file = self.file(*object)?;
             rustix::fs::fdatasync(&*file).map_err(|errno| {
                 StoreError::from_errno(Operation::Sync, self.target.path(*object), errno)
             })
         })?;
         self.target.sync_names()
+    }
+
+    /// The next sync is to cover these objects, too: their metadata were changed.
+    pub(crate) fn note_changed(&self, objects: impl IntoIterator<Item = u32>) {
+        lock(&self.dirty).extend(objects);
     }
 
     /// Lets go of open files: what is asked for next is opened anew.
@@ -477,7 +503,7 @@ mod tests {
             closed: closed.clone(),
             too_late: too_late.clone(),
         };
-        let staging = Staging::new(Layout::back_to_back(0, [(0, 100)]).unwrap(), target);
+        let staging = Staging::new(Layout::back_to_back(0, [(0, 100)]).unwrap(), target, false);
         std::thread::scope(|scope| {
             let writing = scope.spawn(|| staging.write_at(0, b"late"));
             opened.recv().unwrap();

@@ -12,6 +12,7 @@
 //! asks for no right to its parent. Files are made at their first write, links only on commit, so that
 //! no write can ever follow one. Merging replaces files and links and never a directory by
 //! something else or the other way round; what cannot be replaced is reported before the first byte.
+//! Files that take the place of others may have their names before the commit (`early`).
 //! A merge that fails half way can be committed again by the same sink. An update ([`TreeSink::update`], [`TreeSink::lead`])
 //! leaves files and links that DEST has already where they are, and takes no byte of them.
 //!
@@ -51,6 +52,7 @@ mod adopt;
 mod as_sink;
 mod checksums;
 mod commit;
+mod early;
 mod endings;
 mod extra;
 mod kept;
@@ -122,6 +124,9 @@ struct Tree {
     id: String,
     /// Where the checksums of the copy are written.
     checksums: OnceLock<PathBuf>,
+    early: early::Early,
+    /// Files whose space could not be reserved when they were made.
+    unreserved: Mutex<HashSet<u32>>,
     /// Whether new entries of the stage get ACLs from a folder above it.
     inherits_acl: OnceLock<bool>,
 }
@@ -140,7 +145,24 @@ impl TreeSink {
     /// entry that cannot replace what is in DEST, [`StoreError::ParentMissing`],
     /// [`StoreError::DiskFull`] with the bytes missing, else what the system reported.
     pub fn create(dest: &Path, parts: &[Part], id: &str, shared: bool) -> Result<Self, StoreError> {
-        Self::make(dest, parts, id, None, &There::Replaced { shared })
+        let there = There::Replaced {
+            shared,
+            names_early: false,
+        };
+        Self::make(dest, parts, id, None, &there)
+    }
+
+    /// As [`TreeSink::create`] for a copy that one node writes; its files get their names as they are safe, see
+    /// [`Sink::make_ready`](crate::Sink::make_ready).
+    ///
+    /// # Errors
+    /// As [`TreeSink::create`].
+    pub fn replace(dest: &Path, parts: &[Part], id: &str) -> Result<Self, StoreError> {
+        let there = There::Replaced {
+            shared: false,
+            names_early: true,
+        };
+        Self::make(dest, parts, id, None, &there)
     }
 
     /// As [`TreeSink::create`] for a copy that one node writes; what DEST has already is left as it is: a file of the same size
@@ -210,6 +232,11 @@ impl TreeSink {
             There::Known(_, stays) => (None, *stays),
             There::Replaced { .. } => (None, Stays::Same),
         };
+        let names_early = match there {
+            There::Kept(wish) => wish.names_early,
+            There::Replaced { names_early, .. } => *names_early,
+            There::Known(..) => false,
+        };
         if adopt.is_some() {
             endings::await_endings(dest, id)?;
         }
@@ -224,21 +251,24 @@ impl TreeSink {
             // Making the stage in it changes its time.
             tree.note_standing(&[], tree.stage_parent.as_fd())?;
         }
-        let same = tree.survey()?;
+        tree.early.is_wished = names_early && inside && node.is_none();
+        let mut same = tree.survey()?;
         match there {
             There::Replaced { .. } => {}
             There::Kept(_) => tree.keep(&same),
             There::Known(unchanged, _) => tree.keep_known(&same, &layout, unchanged),
         }
-        let shared = node.is_some() || matches!(there, There::Replaced { shared: true });
+        tree.choose_early(&mut same, &layout);
+        let shared = node.is_some() || matches!(there, There::Replaced { shared: true, .. });
         if shared && !single {
             tree.note_all_standing()?;
         }
         let leftovers = adopt.map_or_else(Vec::new, |adopt| tree.find_leftovers(adopt));
         tree.begin(&layout, &leftovers, shared)
             .inspect_err(|_| tree.remove_unused_journal())?;
+        let endures_full_disk = tree.is_early();
         Ok(Self {
-            staging: Staging::new(layout, tree),
+            staging: Staging::new(layout, tree, endures_full_disk),
         })
     }
 
@@ -259,7 +289,7 @@ impl TreeSink {
 /// What becomes of files that DEST has already.
 enum There<'a> {
     /// They are replaced; other nodes may write the same copy.
-    Replaced { shared: bool },
+    Replaced { shared: bool, names_early: bool },
     /// Those that this node finds to be the same stay, and what an earlier transfer began is taken over.
     Kept(Wish),
     /// Those of these bytes stay.
@@ -319,6 +349,8 @@ impl Tree {
             progress: Mutex::new(Progress::off()),
             named: AtomicBool::new(false),
             kept_state: Mutex::default(),
+            early: early::Early::default(),
+            unreserved: Mutex::default(),
             inherits_acl: OnceLock::new(),
         };
         Ok((tree, layout, inside))
@@ -386,7 +418,10 @@ impl Tree {
         let is_new = self.open_root()?;
         let held = self.adopt(layout, leftovers);
         let there = self.unchanged_bytes(layout).len_bytes() + held;
-        let wanted = layout.ranges().len_bytes().saturating_sub(there);
+        let wanted = match self.is_early() {
+            true => self.space_needed(layout),
+            false => layout.ranges().len_bytes().saturating_sub(there),
+        };
         let missing = wanted.saturating_sub(sys::available(&self.stage_parent));
         if !is_new || missing == 0 {
             return Ok(());
@@ -494,7 +529,7 @@ impl Tree {
                 Mode::RUSR | Mode::WUSR,
             )
         };
-        if self.moving.load(Ordering::Acquire) {
+        if self.moving.load(Ordering::Acquire) || self.is_named_early(object) {
             return self
                 .open_moved(entry, open(OFlags::empty()))
                 .map_err(failed);
@@ -518,17 +553,31 @@ impl Tree {
                 lock(&self.new_names).insert(parent_of(&entry.path).unwrap_or_default().to_vec());
                 // For a file of one write there is nothing to gain.
                 if entry.len() > CHUNK_LEN {
-                    reserve(&file, &staged, 0, entry.len())?;
+                    self.reserve_file(&file, &staged, object)?;
                 }
                 Ok(file)
             }
             Err(Errno::EXIST) => {
                 let file = open(OFlags::empty()).map(File::from).map_err(failed)?;
                 self.claim(&file, object)?;
+                if lock(&self.unreserved).contains(&object) {
+                    self.reserve_file(&file, &staged, object)?;
+                }
                 Ok(file)
             }
             Err(errno) => Err(failed(errno)),
         }
+    }
+
+    /// Reserves the space of a file. Where there is too little it is tried again when the file is next opened.
+    fn reserve_file(&self, file: &File, staged: &Path, object: u32) -> Result<(), StoreError> {
+        let reserved = reserve(file, staged, 0, self.entries[object as usize].len());
+        let mut unreserved = lock(&self.unreserved);
+        match reserved.is_err() {
+            true => unreserved.insert(object),
+            false => unreserved.remove(&object),
+        };
+        reserved
     }
 
     /// Notes which entry a staged file is of; refuses one that another entry made, under a name that the file system takes
@@ -541,6 +590,7 @@ impl Tree {
     }
 
     fn claim_inode(&self, inode: u64, object: u32) -> Result<(), StoreError> {
+        self.forget_inode(inode);
         let first = *lock(&self.made).entry(inode).or_insert(object);
         if first == object {
             return Ok(());
@@ -657,7 +707,18 @@ impl Target for Tree {
             });
         }
         let new: Vec<Vec<u8>> = new.into_iter().collect();
-        parallel::for_each(&new, |path| self.sync_folder(path))
+        parallel::for_each(&new, |path| self.sync_folder(path))?;
+        parallel::for_each(&self.changed_folders(), |path| {
+            self.sync_changed_folder(path)
+        })
+    }
+
+    fn has_unsynced_names(&self) -> bool {
+        self.is_early() && !self.changed_folders().is_empty()
+    }
+
+    fn sync_with_metadata(&self, object: u32) -> Option<Result<(), StoreError>> {
+        self.sync_if_ready(object)
     }
 
     fn filesystem(&self) -> Option<&OwnedFd> {

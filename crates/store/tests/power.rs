@@ -44,7 +44,8 @@ fn files(root: &Path) -> Vec<(Entry, Vec<u8>)> {
     all
 }
 
-/// What is traced: a copy that is killed, one that goes on, and the same of a newer version that fails between.
+/// What is traced: a copy that is killed, one that goes on, and the same of a newer version that fails between, whose files get their
+/// names as they are safe.
 #[test]
 fn writer() {
     let Some(folder) = std::env::var_os(WRITER) else {
@@ -65,17 +66,18 @@ fn writer() {
     finish(&source, &sink);
     drop((source, sink));
     mark();
-    let (source, sink) = update_pair(&folder.join("v2"), &to, &id(4));
+    let (source, sink) = early_pair(&folder.join("v2"), &to, &id(4));
     let there = Range::new(0, big + 2 * MIB);
-    make_safe(&source, &sink, there);
+    assert_eq!(give_names(&source, &sink, there), 1);
     sink.keep_more();
     let missing = sink.layout().ranges().difference(&RangeSet::from(there));
     assert!(sink.commit_whole_files(&missing).unwrap());
     drop((source, sink));
-    let (source, sink) = update_pair(&folder.join("v2"), &to, &id(5));
-    make_safe(&source, &sink, Range::new(big + 2 * MIB, big + MIBS * MIB));
+    let (source, sink) = early_pair(&folder.join("v2"), &to, &id(5));
+    let last = Range::new(big + 2 * MIB, big + MIBS * MIB);
+    assert_eq!(give_names(&source, &sink, last), 1);
     drop((source, sink));
-    let (source, sink) = update_pair(&folder.join("v2"), &to, &id(6));
+    let (source, sink) = early_pair(&folder.join("v2"), &to, &id(6));
     finish(&source, &sink);
 }
 

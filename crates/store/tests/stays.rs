@@ -15,6 +15,7 @@ use support::*;
 
 fn wish(stays: Stays) -> Wish {
     Wish {
+        names_early: false,
         adopt: Adopt::All,
         stays,
     }

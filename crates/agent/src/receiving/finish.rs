@@ -34,7 +34,7 @@ fn without_path(reason: &str) -> String {
 }
 
 /// Longest wait for something to be done with the sinks; what changes wakes earlier.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+pub(super) const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Longest sample that shows a shared file (64 KiB).
 const SAMPLE_LEN: u64 = 64 << 10;
@@ -100,17 +100,15 @@ impl Fetch {
                     self.changed.wait_for(&mut state, pause);
                 }
                 Task::Sync(promise) => {
-                    let has_sync = !self.member.options.no_sync;
-                    let recorded = has_sync.then(|| state.node.to_record()).flatten();
+                    let names = state.node.names_whole_files();
+                    let settled = state.node.to_record();
                     drop(state);
-                    let synced = self.sync();
-                    // Data first, then the record.
-                    if let (Some(recorded), Some(sinks), Ok(())) = (recorded, self.sinks(), &synced)
-                    {
-                        record(&sinks, &recorded);
-                    }
+                    let (synced, named) = self.settle(settled.as_ref(), names);
                     let node = &mut self.state.lock().node;
+                    node.handle_named(named);
                     node.handle_synced(promise, synced, now());
+                    // Writes that wait for space.
+                    self.changed.notify_all();
                 }
                 Task::ReadBack => {
                     drop(state);
@@ -129,6 +127,28 @@ impl Fetch {
                 Task::End => return,
             }
         }
+    }
+
+    /// Syncs, and then records, what was received; gives whole files their names, where that is due: how many.
+    ///
+    /// * `settled`: what the sync makes safe.
+    fn settle(&self, settled: Option<&Settled>, names: bool) -> (Result<(), String>, u64) {
+        let sinks = self.sinks();
+        let settled = settled.zip(sinks.as_ref());
+        let named = settled.filter(|_| names);
+        // Before the sync, which then covers it.
+        if let Some((settled, sinks)) = named {
+            sinks.make_ready(&settled.bytes);
+        }
+        let synced = self.sync();
+        if synced.is_err() {
+            return (synced, 0);
+        }
+        // Data first, then the record, then the names.
+        if let Some((settled, sinks)) = settled.filter(|_| !self.member.options.no_sync) {
+            record(sinks, settled);
+        }
+        (Ok(()), named.map_or(0, |(_, sinks)| sinks.name_ready()))
     }
 
     fn sync(&self) -> Result<(), String> {

@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use ropewalk_model::{Layout, Piece, Range, RangeSet};
 use ropewalk_proto::control::{self, Same, Verify};
-use ropewalk_proto::node::Failure;
-use ropewalk_store::{FileSink, MemorySink, NullSink, Sink, SinkFile, StoreError, TreeSink};
+use ropewalk_proto::coordinator;
+use ropewalk_proto::node::{self, Failure};
+use ropewalk_store::{FileSink, MemorySink, NullSink, Sink, SinkFile, StoreError, TreeSink, Wish};
 
 use super::Fetch;
 use crate::landing::{PlacedSink, SinkSet};
@@ -22,6 +23,21 @@ fn refused(error: &StoreError) -> Failure {
     match error.may_pass() {
         true => Failure::Hindered(error.to_string()),
         false => Failure::Refused(error.to_string()),
+    }
+}
+
+/// As [`refused`], of a tree.
+///
+/// * `is_at_once`: it takes the place of an older one, and at the end because the user wants that.
+fn refused_tree(error: &StoreError, is_at_once: bool) -> Failure {
+    match refused(error) {
+        Failure::Hindered(text) if error.is_full_disk() && is_at_once => {
+            Failure::Hindered(format!(
+                "{text}. --atomic and --keep-partial need space for the older and the new copy together: without them each file takes \
+                 the place of the older one as soon as it is safe"
+            ))
+        }
+        refused => refused,
     }
 }
 
@@ -188,8 +204,19 @@ impl Fetch {
                     checked.map_err(|error| refused(&error))?;
                 }
                 self.make_folder(&path, make_folder)?;
-                match (self.member.options.same(), shared) {
-                    (Same::Kept, false) => TreeSink::update(&path, &parts, id, self.member.wish()),
+                let options = &self.member.options;
+                let names_early = node::gives_names_early(
+                    plan,
+                    coordinator::compare(options.verify()),
+                    options.verify() == Verify::Sink,
+                );
+                let wish = Wish {
+                    names_early,
+                    ..self.member.wish()
+                };
+                match (options.same(), shared) {
+                    (Same::Kept, false) => TreeSink::update(&path, &parts, id, wish),
+                    (Same::Sent, false) if names_early => TreeSink::replace(&path, &parts, id),
                     // What is the same for one node another one may see differently: one of them has decided.
                     (Same::Kept, true) if looked.is_made => {
                         let unchanged = &looked.there.unchanged;
@@ -208,7 +235,10 @@ impl Fetch {
         };
         let sink = sink.map_err(|error| match error {
             StoreError::Vanished { path, .. } if looked.is_made => apart(&path),
-            error => refused(&error),
+            error => {
+                let is_at_once = plan.commit && !plan.whole_files && stood.is_some();
+                refused_tree(&error, is_at_once)
+            }
         })?;
         if let Some(stood) = stood {
             sink.dest_was(stood);

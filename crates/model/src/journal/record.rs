@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::{Layout, Range, RangeSet};
+use crate::{Layout, Range, RangeSet, UNIT_LEN_MIN};
 
 /// What a journal of any version begins with.
 const NAME: &[u8] = b"ropewalk journal ";
@@ -153,6 +153,19 @@ pub struct Safe<'a> {
     pub range: Range,
     /// Their BLAKE3, where they are a unit that was received with it.
     pub digest: Option<[u8; 32]>,
+}
+
+/// Bytes that records of a file take: it is described, each unit of it is recorded with its hash, and all of it is taken back.
+///
+/// * `path`: bytes of its path.
+/// * `len`: its length.
+#[must_use]
+pub fn records_len(path: usize, len: u64) -> u64 {
+    const FRAME: u64 = 4 + CHECKSUM_LEN as u64;
+    let file = FRAME + 1 + 4 + 8 + 8 + 4 + 8 + path as u64;
+    let unit = FRAME + 1 + 4 + 8 + 8 + 32;
+    let gone = FRAME + 1 + 4;
+    file + gone + unit.saturating_mul(len.div_ceil(UNIT_LEN_MIN))
 }
 
 /// What a journal says of one file.
@@ -424,6 +437,21 @@ mod tests {
             damaged[at / 8] ^= 1 << (at % 8);
             holds(&decode(&damaged), format!("bit {at}"));
         }
+    }
+
+    /// The space of records is known before they are made.
+    #[test]
+    fn length_of_records() {
+        let len = UNIT_LEN_MIN * 2 + 5;
+        let unit = |start: u64, end: u64| Safe {
+            digest: Some([5; 32]),
+            ..safe(1, b"a/path", len, Range::new(start, end))
+        };
+        let mut records = Records::default();
+        let (one, two) = (UNIT_LEN_MIN, UNIT_LEN_MIN * 2);
+        let mut bytes = records.safe([unit(0, one), unit(one, two), unit(two, len)]);
+        bytes.extend(records.gone([1]));
+        assert_eq!(bytes.len() as u64, records_len(b"a/path".len(), len));
     }
 
     /// What a file had is forgotten when it is gone, and its description is written again.

@@ -32,7 +32,7 @@ pub use copies::Writer;
 pub use need::Refusal;
 pub use pace::Pace;
 use replicas::Replicas;
-pub use replicas::{Ask, Compare, Compared, Difference};
+pub use replicas::{Ask, Compare, Compared, Difference, has_several_holders};
 use spares::Spares;
 pub use watch::Watch;
 pub use window::UNITS_PER_TAKE_MAX;

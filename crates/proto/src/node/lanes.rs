@@ -171,6 +171,16 @@ impl Lanes {
         self.list.rows().filter(|lane| lane.live() > 0).count() as u32
     }
 
+    /// Whether each stream that is to receive something is one of these.
+    pub fn wait_all(&self, waiting: &[Writer]) -> bool {
+        self.list.iter().all(|(lane, row)| {
+            row.streams.iter().all(|(&number, stream)| {
+                let writer = Node::writer(StreamId { lane, number });
+                stream.granted() == 0 || waiting.contains(&writer)
+            })
+        })
+    }
+
     /// Most streams that the lane had open at once, and how it is connected.
     pub fn seen(&self, lane: LaneId) -> (u32, Way) {
         let lane = self.list.get(lane);

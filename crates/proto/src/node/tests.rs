@@ -47,6 +47,7 @@ fn revision(number: u32, runs: Vec<Run>) -> Revision {
 
 const DUTIES: Duties = Duties {
     renames: true,
+    names_early: false,
     reads_back: true,
     syncs: Syncs {
         every: SECOND,

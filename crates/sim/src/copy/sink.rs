@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use ropewalk_model::journal::{
     Adopt, Header, Records, Safe, Takeover, Unit, decode, ending, is_worth_keeping, parts_of,
 };
-use ropewalk_model::{Layout, Range, RangeSet};
+use ropewalk_model::{Layout, Range, RangeSet, WholeFiles};
 use ropewalk_proto::control;
 use ropewalk_proto::coordinator::Destinations;
 use ropewalk_proto::node::Settled;
@@ -57,6 +57,10 @@ pub(crate) struct Sink {
     leftovers: Vec<Leftover>,
     has_failed: bool,
     refused: RangeSet,
+    // Something stands at the destination: files get their names as they are safe.
+    merges: bool,
+    whole: WholeFiles,
+    named: BTreeSet<u32>,
 }
 
 fn id_of(name: &str) -> Option<&str> {
@@ -97,6 +101,9 @@ impl Sink {
             leftovers: Vec::new(),
             has_failed: false,
             refused: RangeSet::new(),
+            merges: disk.names().any(|name| name.starts_with("to/")),
+            whole: WholeFiles::default(),
+            named: BTreeSet::new(),
         };
         if let Some(adopt) = leads {
             sink.look(disk, adopt);
@@ -273,6 +280,23 @@ impl Sink {
         all
     }
 
+    pub fn names_early(&self) -> bool {
+        self.merges && !self.is_shared
+    }
+
+    /// Gives files their names that lack no byte of these and of what was there; how many.
+    pub fn name_whole(&mut self, disk: &mut Disk, safe: &RangeSet) -> u64 {
+        let whole = self.whole.take(&self.layout, &safe.union(&self.adopted));
+        let mut named = 0;
+        for object in whole.into_iter().map(|piece| piece.object) {
+            if disk.rename(&self.staged_name(object), &self.final_name(object)) {
+                self.named.insert(object);
+                named += 1;
+            }
+        }
+        named
+    }
+
     /// Gives all files that are not omitted their names.
     pub fn commit(&mut self, disk: &mut Disk, omitted: &BTreeSet<u32>) {
         disk.end_sync(self.node, disk.begin_sync());
@@ -294,7 +318,9 @@ impl Sink {
         let objects = 0..self.files.len() as u32;
         let lacks = |object: &u32| !missing.clipped(self.space(*object)).is_empty();
         let omitted: BTreeSet<u32> = objects.clone().filter(lacks).collect();
-        let is_new = |object: u32| disk.inode(&self.staged_name(object)).is_some();
+        let is_new = |object: u32| {
+            self.named.contains(&object) || disk.inode(&self.staged_name(object)).is_some()
+        };
         if !objects
             .into_iter()
             .any(|object| !omitted.contains(&object) && is_new(object))

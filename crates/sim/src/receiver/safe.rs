@@ -1,8 +1,8 @@
-//! What a receiver does with its disk, as its machine wants it: sync, record, read back, name.
+//! What a receiver does with its disk, as its machine wants it: sync, record, name what is whole, read back, name the rest.
 
 use std::collections::BTreeSet;
 
-use ropewalk_model::{CHUNK_LEN, Instant};
+use ropewalk_model::{CHUNK_LEN, Instant, RangeSet};
 use ropewalk_proto::node::{Life, Promise, Settled, Task};
 
 use super::Receiver;
@@ -17,6 +17,8 @@ pub(super) struct Syncing {
     // Writes up to this one are covered.
     writes: u64,
     settled: Option<Settled>,
+    // Files that lack no byte of these get their names after it.
+    names: Option<RangeSet>,
     is_recorded: bool,
 }
 
@@ -45,7 +47,12 @@ impl Receiver {
                     }
                 }
                 let promise = syncing.promise;
+                let names = syncing.names.take();
                 self.syncing = None;
+                if let (Some(safe), Some(sink)) = (names, self.sink.as_mut()) {
+                    let named = sink.name_whole(around.disk(), &safe);
+                    self.machine.handle_named(named);
+                }
                 self.machine.handle_synced(promise, Ok(()), now);
                 self.check_safe(around);
             }
@@ -56,7 +63,10 @@ impl Receiver {
                         self.machine.handle_synced(promise, Ok(()), now);
                         continue;
                     }
+                    let gives_names = self.machine.names_whole_files();
                     let settled = self.sink.as_ref().and_then(|_| self.machine.to_record());
+                    let names = settled.as_ref().filter(|_| gives_names);
+                    let names = names.map(|settled| settled.bytes.clone());
                     let writes = around
                         .disks
                         .get(&around.disk_of)
@@ -66,6 +76,7 @@ impl Receiver {
                         until: now + around.scenario.sync_time,
                         writes,
                         settled,
+                        names,
                         is_recorded: false,
                     });
                 }

@@ -60,8 +60,24 @@ impl Sink for TreeSink {
 
     fn record(&self, safe: &RangeSet, units: &[Unit]) {
         let tree = &self.staging.target;
+        // The sync covered the names that were given before it.
+        tree.forget_named();
         let own = self.staging.layout.ranges().intersection(safe);
         tree.record(&self.staging.layout, &own, units);
+    }
+
+    fn names_early(&self) -> bool {
+        self.staging.target.is_early()
+    }
+
+    fn make_ready(&self, safe: &RangeSet) {
+        let tree = &self.staging.target;
+        self.staging
+            .note_changed(tree.make_ready(&self.staging.layout, safe));
+    }
+
+    fn name_ready(&self) -> u64 {
+        self.staging.target.name_ready()
     }
 
     fn kept_partial(&self) -> Option<(PathBuf, u64)> {
@@ -78,6 +94,7 @@ impl Sink for TreeSink {
         self.staging.check()?;
         let same = self.staging.target.survey()?;
         self.staging.target.check_unchanged(&same)?;
+        self.staging.target.check_named(&same)?;
         self.staging.target.commit(&same)?;
         // Only when everything has its name, and is safe.
         let removed = self.staging.target.take_away_extra();

@@ -61,10 +61,11 @@ impl Tree {
         let mut folders = Folders::new(root.as_fd());
         let mut moved = dest.as_ref().map(|dest| Folders::new(dest.as_fd()));
         let is_update = !self.unchanged.is_empty();
+        let named = self.named_early();
         for (object, entry) in self.kept().skip(1) {
             let is_folder = entry.kind == EntryKind::Directory;
             let needs_none = is_update && is_folder && same.has(object);
-            if !needs_none {
+            if !needs_none && !named.contains(&object) {
                 self.complete(&mut folders, moved.as_mut(), entry, object)?;
             }
         }
@@ -316,7 +317,7 @@ impl Tree {
     }
 
     /// Makes an empty file, checks the length of any other.
-    fn complete_file(
+    pub(super) fn complete_file(
         &self,
         folder: BorrowedFd<'_>,
         name: &[u8],
@@ -398,9 +399,11 @@ impl Tree {
         let mut old: HashSet<&[u8]> = HashSet::from([&[][..]]);
         self.note_standing(&[], dest.as_fd())?;
         let moving = self.moving.swap(true, Ordering::AcqRel);
+        let named = self.named_early();
         for (object, entry) in self.kept() {
             let path = entry.path.as_slice();
-            let Some(parent) = parent_of(path).filter(|_| !self.is_left(object)) else {
+            let is_done = self.is_left(object) || named.contains(&object);
+            let Some(parent) = parent_of(path).filter(|_| !is_done) else {
                 continue;
             };
             let is_folder = entry.kind == EntryKind::Directory;

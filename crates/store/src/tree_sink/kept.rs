@@ -242,9 +242,12 @@ impl Tree {
         (state.strange.len() as u64, state.lacking.values().sum())
     }
 
-    /// Forgets which attributes were not set: a second commit sets them again.
+    /// Forgets which attributes were not set: a second commit sets them again, but for files that have their names already.
     pub(super) fn forget_lacking(&self) {
-        lock(&self.kept_state).lacking.clear();
+        let named = self.named_early();
+        lock(&self.kept_state)
+            .lacking
+            .retain(|object, _| named.contains(object));
     }
 }
 

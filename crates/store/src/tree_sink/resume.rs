@@ -44,6 +44,8 @@ pub(super) struct Progress {
     has_ended: bool,
     pub journal: Option<Journal>,
     pub recorded: RangeSet,
+    /// Bytes of files that have their names already.
+    pub named: RangeSet,
     /// Bytes of the data space that an earlier transfer made safe.
     pub adopted: RangeSet,
     /// Hashes of these.
@@ -107,7 +109,12 @@ impl Tree {
             Ok(journal)
         });
         match created {
-            Ok(journal) => progress.journal = Some(journal),
+            Ok(journal) => {
+                if self.is_early() {
+                    journal.reserve(self.records_len());
+                }
+                progress.journal = Some(journal);
+            }
             Err(errno) if progress.node.is_some() && errno != Errno::NAMETOOLONG => {
                 let path = self.stage_parent_path.join(OsStr::from_bytes(&name));
                 return Err(StoreError::from_create(path, &self.stage_parent, errno));
@@ -253,7 +260,8 @@ impl Tree {
         let together = together.flat_map(|name| journal::read_unlocked(&self.stage_parent, &name));
         let together: u64 = together.map(|file| file.safe.len_bytes()).sum();
         let mut progress = lock(&self.progress);
-        let safe = progress.recorded.len_bytes().max(together);
+        let own = progress.recorded.difference(&progress.named);
+        let safe = own.len_bytes().max(together);
         let is_worth_it = progress.journal.is_some() && progress.is_worth_keeping(safe);
         if is_worth_it {
             progress.kept = Some((self.stage_path(), safe));

@@ -47,6 +47,8 @@ pub struct Wish {
     pub adopt: Adopt,
     /// Which files stay though they are not the same.
     pub stays: Stays,
+    /// Files get their names as they are safe, where one node writes the copy and DEST is there.
+    pub names_early: bool,
 }
 
 impl From<Adopt> for Wish {
@@ -54,6 +56,7 @@ impl From<Adopt> for Wish {
         Self {
             adopt,
             stays: Stays::Same,
+            names_early: false,
         }
     }
 }
@@ -65,15 +68,25 @@ pub(super) struct Same {
     entries: HashSet<u32>,
     /// Files among them that may have another mode, owner or other attributes.
     differing: HashSet<u32>,
-    /// Where other nodes may be surer of a file: those of the size and time of the source.
+    /// Where other nodes may be surer of a file, and where files got their names early: those of the size and time of the source.
     alike: HashSet<u32>,
     /// Files and links that stay whatever they are.
     passed: HashSet<u32>,
+    /// Bytes that are free when a file is replaced.
+    freed: HashMap<u32, u64>,
 }
 
 impl Same {
     pub fn has(&self, object: u32) -> bool {
         self.entries.contains(&object)
+    }
+
+    pub fn is_alike(&self, object: u32) -> bool {
+        self.alike.contains(&object)
+    }
+
+    pub fn take_freed(&mut self) -> HashMap<u32, u64> {
+        std::mem::take(&mut self.freed)
     }
 
     pub fn has_passed(&self, object: u32) -> bool {
@@ -107,6 +120,7 @@ struct Looked {
     differing: Vec<u32>,
     alike: Vec<u32>,
     passed: Vec<u32>,
+    freed: Vec<(u32, u64)>,
     files: Vec<File>,
     places: Vec<(u32, Named)>,
 }
@@ -178,6 +192,7 @@ impl Tree {
             same.differing.extend(looked.differing);
             same.alike.extend(looked.alike);
             same.passed.extend(looked.passed);
+            same.freed.extend(looked.freed);
             for file in looked.files {
                 self.check_names(file, &mut files, &mut same)?;
             }
@@ -192,6 +207,7 @@ impl Tree {
         let mut looked = Looked::default();
         let mut folders = Folders::new(dest);
         let mut absent: HashSet<&[u8]> = HashSet::new();
+        let is_early = self.early.is_wished;
         for at in objects {
             let (object, entry) = (at as u32, &self.entries[at]);
             let Some(parent) = parent_of(&entry.path) else {
@@ -247,8 +263,16 @@ impl Tree {
                     looked.differing.push(object);
                 }
             }
-            if self.was_told && is_file(&stat, entry) {
+            let is_alike = match self.was_told {
+                true => is_file(&stat, entry),
+                false => is_early && self.is_still_named(&stat, object),
+            };
+            if is_alike {
                 looked.alike.push(object);
+            }
+            if is_early && kind == FileType::RegularFile && stat.st_nlink == 1 {
+                let bytes = (stat.st_blocks as u64).saturating_mul(512);
+                looked.freed.push((object, bytes));
             }
             if kind != FileType::Directory {
                 looked.files.push(File::of(&stat, object));

@@ -181,6 +181,17 @@ impl Tree {
         }
     }
 
+    /// Gives a folder of DEST its mode and time back, after files in it got their names.
+    pub(super) fn restore_folder(&self, path: &[u8]) {
+        let before = lock(&self.stood).before.get(path).copied();
+        let flags = OFlags::PATH | OFlags::DIRECTORY;
+        let opened = sys::open_beneath(self.stage_parent.as_fd(), path, flags, Mode::empty());
+        if let (Some(before), Ok(folder)) = (before, opened) {
+            // The commit tries it again.
+            let _ = before.restore(folder.as_fd());
+        }
+    }
+
     /// Mode and time of a file or link, and what else is kept of it.
     pub(super) fn set_metadata(
         &self,

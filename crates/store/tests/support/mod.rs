@@ -8,7 +8,9 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use ropewalk_model::{Layout, Range, RangeSet};
-use ropewalk_store::{Adopt, EntryKind, FileSource, Manifest, Part, Scan, Sink, Source, TreeSink};
+use ropewalk_store::{
+    Adopt, EntryKind, FileSource, Manifest, Part, Scan, Sink, Source, TreeSink, Wish,
+};
 
 pub mod power;
 pub mod sys;
@@ -204,6 +206,32 @@ pub fn make_safe(source: &FileSource, sink: &TreeSink, range: Range) {
     write(source, sink, range);
     sink.sync().unwrap();
     sink.record(&RangeSet::from(range), &[]);
+}
+
+/// The wish for files that get their names as they are safe.
+pub fn early_wish() -> Wish {
+    Wish {
+        names_early: true,
+        ..Wish::from(Adopt::All)
+    }
+}
+
+/// As [`update_pair`], with [`early_wish`].
+pub fn early_pair(from: &Path, to: &Path, id: &str) -> (FileSource, TreeSink) {
+    let scan = Scan::read(from).unwrap();
+    let source = FileSource::open_tree(from, &scan, 0).unwrap();
+    let parts = [Part::whole(0, scan.manifest)];
+    let sink = TreeSink::update(to, &parts, id, early_wish()).unwrap();
+    (source, sink)
+}
+
+/// Writes a range, and gives names as a receiver does; how many.
+pub fn give_names(source: &FileSource, sink: &TreeSink, range: Range) -> u64 {
+    write(source, sink, range);
+    sink.make_ready(&RangeSet::from(Range::new(0, range.end)));
+    sink.sync().unwrap();
+    sink.record(&RangeSet::from(range), &[]);
+    sink.name_ready()
 }
 
 /// Writes what is missing and ends the transfer. Returns how many bytes that were.

@@ -50,6 +50,7 @@ impl Receiving {
         for peer in &plan.peers {
             self.add_peer(peer);
         }
+        self.note_holders(&plan.runs, &plan.holdings);
         let aligned = align(&plan.runs, unit_at);
         let planned = bytes_of(&aligned);
         let mut runs = self.absent(aligned);
@@ -92,6 +93,7 @@ impl Receiving {
                 }
             }
         }
+        self.note_holders(&revision.runs, &revision.holdings);
         let mut runs = self.absent(revision.runs.clone());
         runs.sort_by_key(|run| run.choices);
         let mut new = Vec::new();

@@ -181,8 +181,26 @@ pub(super) struct Replicas {
     deliverers: Vec<u32>,
     equal: RangeSet,
     compared: Compared,
+    // Some bytes have several holders.
+    has_several: bool,
     // When the last byte came.
     complete_at: Option<Instant>,
+}
+
+/// Whether any bytes of these runs have several holders.
+///
+/// * `holdings`: of what is wanted, where the whole is compared.
+#[must_use]
+pub fn has_several_holders(runs: &[Run], holdings: &[control::Holding]) -> bool {
+    let is_double = |run: &Run| run.length > 0 && run.spares.iter().any(|node| *node != run.sender);
+    let mut held = RangeSet::new();
+    let mut overlaps = |holding: &control::Holding| {
+        let ranges = control::range_set(&holding.ranges);
+        let is_double = !held.intersection(&ranges).is_empty();
+        held = held.union(&ranges);
+        is_double
+    };
+    runs.iter().any(is_double) || holdings.iter().any(&mut overlaps)
 }
 
 impl Replicas {
@@ -226,6 +244,16 @@ impl Receiving {
     #[must_use]
     pub fn hashed_units(&self) -> u64 {
         self.digests.len() as u64
+    }
+
+    /// Whether what several holders have is compared, and there are such bytes.
+    pub(in crate::node) fn compares_holders(&self) -> bool {
+        self.replicas.mode != Compare::Nothing && self.replicas.has_several
+    }
+
+    /// Notes whether any bytes have several holders.
+    pub(super) fn note_holders(&mut self, runs: &[Run], holdings: &[control::Holding]) {
+        self.replicas.has_several |= has_several_holders(runs, holdings);
     }
 
     /// Chooses units among new runs.
