@@ -135,6 +135,85 @@ fn a_sender_that_returns_goes_on() {
     assert_eq!(report["interruptions"].as_array().unwrap().len(), 2);
 }
 
+/// A host is back before its file systems are mounted: a source that is missing, or has nothing in it, is waited for on, and the copy is
+/// not called complete without it.
+#[test]
+fn a_source_that_is_not_mounted_yet_is_waited_for() {
+    for is_empty in [false, true] {
+        let mut scene = Scene::new();
+        let mut moving = scene.moving(&[]);
+        let port = scene.sender.port;
+        scene.sender.kill();
+        waiting(&mut moving, port);
+        let (set, away) = (scene.place.path("set"), scene.place.path("away"));
+        std::fs::rename(&set, &away).unwrap();
+        if is_empty {
+            std::fs::create_dir(&set).unwrap();
+        }
+        scene.sender = scene.again(port);
+        moving.event("returned");
+        waiting(&mut moving, port);
+        if is_empty {
+            std::fs::remove_dir(&set).unwrap();
+        }
+        std::fs::rename(&away, &set).unwrap();
+        moving.event("returned");
+        assert_whole(&scene.place, moving.end());
+    }
+}
+
+/// So is a destination: nothing is written into the folder that its disk is mounted on.
+#[test]
+fn a_destination_that_is_not_mounted_yet_is_waited_for() {
+    let mut scene = Scene::new();
+    let [disk, away] = ["disk", "away"].map(|name| scene.place.path(name));
+    std::fs::create_dir(&disk).unwrap();
+    let copy = disk.join("copy");
+    let [from, _] = scene.ends();
+    let to = scene.receiver.at(&copy);
+    let mut moving = Moving::start(&scene.place, &["copy", "--limit", "80Mbit", &from, &to]);
+    moving.until_delivered(BEFORE);
+    let port = scene.receiver.port;
+    scene.receiver.kill();
+    waiting(&mut moving, port);
+    std::fs::rename(&disk, &away).unwrap();
+    std::fs::create_dir(&disk).unwrap();
+    scene.receiver = scene.again(port);
+    moving.event("returned");
+    waiting(&mut moving, port);
+    // Fails where something is in it.
+    std::fs::remove_dir(&disk).unwrap();
+    std::fs::rename(&away, &disk).unwrap();
+    moving.event("returned");
+    let (status, report) = moving.end();
+    assert_eq!(status, 0, "{report:#}");
+    assert_same_tree(&scene.place.path("set"), &copy);
+}
+
+/// A replica that is gone is waited for neither when the receiver is lost, too, nor before the next round: the other one was seen to hold
+/// the same.
+#[test]
+fn a_replica_that_is_gone_is_not_waited_for() {
+    let mut scene = Scene::new();
+    let mut replica = scene.place.agent(scene.place.dir.path());
+    let [from, to] = scene.ends();
+    let other = replica.at(scene.place.path("set"));
+    let args = ["copy", "--limit", "80Mbit", &from, &other, &to];
+    let mut moving = Moving::start(&scene.place, &args);
+    moving.until_delivered(BEFORE);
+    replica.kill();
+    moving.until_delivered(BEFORE + (4 << 20));
+    let port = scene.receiver.port;
+    scene.receiver.kill();
+    let event = moving.event("waiting");
+    assert_eq!(event["awaited"].as_array().unwrap().len(), 1, "{event:#}");
+    scene.receiver = scene.again(port);
+    moving.event("returned");
+    let report = assert_whole(&scene.place, moving.end());
+    let notes = report["notes"].to_string();
+    assert!(notes.contains("was not reached and is left out"), "{notes}");
+}
+
 /// Agents that the command has started, here and over ssh, are killed: it starts them again.
 #[test]
 fn started_agents_are_started_again() {

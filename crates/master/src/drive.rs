@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 use ropewalk_lane::tls::TlsError;
 use ropewalk_model::{Problem, receiver_runs, time};
 use ropewalk_proto::control::ToAgent;
-use ropewalk_proto::coordinator::{Action, Coordinator, Gone, NodeSetup, Planned, PlannedRun};
+use ropewalk_proto::coordinator::{
+    Action, Coordinator, Earlier, Gone, NodeSetup, Planned, PlannedRun,
+};
 use ropewalk_proto::report::{ControlReport, ErrorKind, Event, Outcome, Report};
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::sync::watch;
@@ -94,6 +96,8 @@ pub(crate) struct After {
     pub has_moved: bool,
     /// Nodes that are gone and would be needed.
     pub gone: Vec<Gone>,
+    /// What its nodes had.
+    pub earlier: Earlier,
     /// Nodes that took part, and names of those that have left.
     pub nodes: Vec<NodeRequest>,
     pub departed: Vec<String>,
@@ -163,6 +167,7 @@ pub(crate) async fn drive(
         basis: before.basis,
     };
     driver.coordinator.leave_out(before.absent);
+    driver.coordinator.go_on(before.earlier);
     let sent = (0..driver.connections.count()).try_for_each(|node| driver.send_credentials(node));
     match sent {
         Ok(()) => {
@@ -198,6 +203,7 @@ pub(crate) async fn drive(
         lessons: driver.coordinator.lessons(),
         has_moved: driver.coordinator.moving_at().is_some(),
         gone: driver.coordinator.gone(),
+        earlier: driver.coordinator.for_next(),
         nodes,
         departed: std::mem::take(&mut driver.departed),
         limit: driver.request.options.limit,

@@ -19,10 +19,10 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use ropewalk_model::time;
-use ropewalk_proto::coordinator::Gone;
+use ropewalk_proto::coordinator::{Earlier, Gone};
 use ropewalk_proto::patience::{Patience, Settings};
 use ropewalk_proto::report::{
-    ControlReport, ErrorKind, Event, InterruptionReport, Outcome, Report,
+    ControlReport, ErrorKind, Event, InterruptionReport, Outcome, Report, SourcesReport,
 };
 use tokio::sync::mpsc::{self, UnboundedSender};
 use uuid::Uuid;
@@ -34,7 +34,7 @@ use crate::lessons;
 use crate::members::{Command, Members};
 use crate::reach::{Answers, Failure, Ranks, Reached, reach_each};
 use crate::report;
-use crate::request::{LaneKind, Mapping, NodeRequest, Object, Reach, Request, Same};
+use crate::request::{LaneKind, Mapping, NodeRequest, Object, Reach, Request, Same, Sources};
 use crate::setup::{Before, check, links_note};
 use crate::speeds;
 
@@ -81,6 +81,7 @@ pub async fn run_with(
         cancel,
         commands,
         ranks: ranks.as_ref(),
+        earlier: Earlier::default(),
         patience: Patience::new(Settings {
             most: wait.most.map(Into::into),
             at_start: wait.at_start,
@@ -107,7 +108,8 @@ async fn prepare(request: &Request) -> Result<Option<Ranks>, String> {
     Ok(Some(ranks))
 }
 
-/// Whether a further round finds what an earlier one made safe: whole trees and files with journals.
+/// Whether a further round finds what an earlier one made safe: whole trees and files with journals, in which nothing is recorded
+/// without syncs.
 fn is_resumable(request: &Request) -> bool {
     let options = &request.options;
     let is_tree = matches!(request.mapping, Mapping::Trees { .. });
@@ -116,9 +118,22 @@ fn is_resumable(request: &Request) -> bool {
     let is_file = |object: &Object| matches!(object, Object::Path(_) | Object::Bundle(_));
     is_tree
         && options.same == Same::Kept
+        && options.sync
         && options.lane != LaneKind::Mpi
         && !options.dry_run
         && objects.all(|object| is_file(&object.object))
+}
+
+/// Where all sources were found to hold the same, each replaces the others in further rounds, too.
+fn know_replicas(request: &mut Request, found: SourcesReport) {
+    let all: usize = request.nodes.iter().map(|node| node.sources.len()).sum();
+    if let Mapping::Trees { sources, .. } = &mut request.mapping
+        && *sources == Sources::Auto
+        && found.parts == 1
+        && found.holders as usize == all
+    {
+        *sources = Sources::Replicas;
+    }
 }
 
 /// The nodes of the next round.
@@ -168,6 +183,8 @@ struct Transfer<'r> {
     commands: mpsc::Receiver<Command>,
     ranks: Option<&'r Ranks>,
     patience: Patience,
+    // What the nodes had in a round that moved bytes, and which ones were waited for.
+    earlier: Earlier,
     // Rounds that have ended, and were followed by another one.
     rounds: Vec<Report>,
     interruptions: Vec<InterruptionReport>,
@@ -188,7 +205,16 @@ impl Transfer<'_> {
         loop {
             let ended = self.round(known, request.clone(), before).await;
             before = (ControlReport::default(), Duration::ZERO);
-            let Ended { mut report, after } = ended;
+            let Ended {
+                mut report,
+                mut after,
+            } = ended;
+            if after.has_moved {
+                if let Some(found) = report.sources {
+                    know_replicas(&mut request, found);
+                }
+                self.earlier.add(std::mem::take(&mut after.earlier));
+            }
             // Ranks start together.
             let is_over =
                 after.gone.is_empty() || self.cancel.is_cancelled() || self.ranks.is_some();
@@ -304,6 +330,7 @@ impl Transfer<'_> {
             basis: basis.clone(),
             lessons,
             absent,
+            earlier: self.earlier.clone(),
         };
         let reaching = started.elapsed();
         let round = Round {
@@ -358,7 +385,7 @@ fn unreached(nodes: &[NodeRequest], answers: &Answers) -> Vec<Gone> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::request::{Destinations, ObjectRequest, Options, Sources};
+    use crate::request::{Destinations, ObjectRequest, Options};
 
     fn node(name: &str, port: u16, object: Object) -> NodeRequest {
         NodeRequest {
@@ -387,7 +414,7 @@ mod tests {
     /// Only what has journals is tried again after bytes have moved.
     #[test]
     fn trees_are_resumable() {
-        let request = |objects: Vec<Object>, mapping, same| Request {
+        let request = |objects: Vec<Object>, mapping, same, sync| Request {
             label: None,
             nodes: objects
                 .into_iter()
@@ -397,6 +424,7 @@ mod tests {
             links: Vec::new(),
             options: Options {
                 same,
+                sync,
                 ..Options::default()
             },
         };
@@ -407,13 +435,15 @@ mod tests {
         assert!(is_resumable(&request(
             vec![path(), path()],
             trees,
-            Same::Kept
+            Same::Kept,
+            true
         )));
         for request in [
-            request(vec![path()], Mapping::Rows, Same::Kept),
-            request(vec![path()], trees, Same::Sent),
-            request(vec![path(), Object::Memory(5)], trees, Same::Kept),
-            request(vec![path(), Object::Null], trees, Same::Kept),
+            request(vec![path()], Mapping::Rows, Same::Kept, true),
+            request(vec![path()], trees, Same::Sent, true),
+            request(vec![path()], trees, Same::Kept, false),
+            request(vec![path(), Object::Memory(5)], trees, Same::Kept, true),
+            request(vec![path(), Object::Null], trees, Same::Kept, true),
         ] {
             assert!(!is_resumable(&request), "{request:?}");
         }

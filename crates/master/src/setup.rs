@@ -6,7 +6,7 @@ use std::path::Path;
 
 use ropewalk_model::ByteRate;
 use ropewalk_proto::control;
-use ropewalk_proto::coordinator::{NodeSetup, Setup, SinkSetup, SourceSetup};
+use ropewalk_proto::coordinator::{Earlier, NodeSetup, Setup, SinkSetup, SourceSetup};
 
 use crate::request::{
     Destinations, FilterRule, LaneKind, Mapping, NodeRequest, Object, ObjectRequest, Reach,
@@ -23,6 +23,8 @@ pub(crate) struct Before {
     pub lessons: Vec<String>,
     /// Nodes that are left out of this one.
     pub absent: Vec<String>,
+    /// What earlier rounds knew of nodes.
+    pub earlier: Earlier,
 }
 
 /// Why a request is refused before any node is reached.

@@ -87,7 +87,7 @@ mod view;
 
 pub use action::{Action, Basis, Planned, PlannedRun, Purpose};
 pub use clock::{FAREWELL_TIME_MAX, FINISH_TIME_MAX, OPEN_TIME_MAX, SILENCE_TIME_MAX};
-pub use gone::Gone;
+pub use gone::{Earlier, Gone};
 pub use layout::Found;
 use life::Event;
 pub use limit::shares as limit_shares;
@@ -132,6 +132,7 @@ pub struct Coordinator {
     streams: streams::Streams,
     lease: limit::Lease,
     ending: finish::Ending,
+    earlier: Earlier,
     // A node that keeps the present phase from ending, looked at first.
     awaited: u32,
 }
@@ -162,6 +163,7 @@ impl Coordinator {
             streams: streams::Streams::default(),
             lease: limit::Lease::default(),
             ending: finish::Ending::default(),
+            earlier: Earlier::default(),
             awaited: 0,
             nodes,
         }
@@ -277,6 +279,10 @@ impl Coordinator {
 
     /// A node has opened what it was asked for.
     fn handle_opened(&mut self, node: u32, opened: control::Opened) {
+        let is_first = self.phase == Phase::Opening;
+        if let Some(reason) = self.is_not_ready(node, &opened).filter(|_| is_first) {
+            return self.handle_lost(node, &reason, self.clock.now);
+        }
         let state = &mut self.nodes[node as usize];
         let problem = state.check_opened(&opened).err();
         match (self.phase, problem) {
@@ -321,7 +327,12 @@ impl Coordinator {
     /// A node cannot go on: its user may have cancelled the transfer there.
     fn handle_refused(&mut self, node: u32, refused: &control::Refused, now: Instant) {
         if self.phase.is_before_moving() {
-            self.ending.refusal = Some(ErrorKind::from_wire(refused.code));
+            let kind = ErrorKind::from_wire(refused.code);
+            self.ending.refusal = Some(kind);
+            // It is there again, and what it has is not yet.
+            if self.has_returned(node) && kind != ErrorKind::Interrupted {
+                return self.handle_lost(node, &refused.message, now);
+            }
             let text = format!("{}: {}", self.name(node), refused.message);
             return self.refuse(text);
         }

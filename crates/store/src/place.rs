@@ -18,6 +18,7 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::StoreError;
+use crate::file_systems::FileSystem;
 use crate::staging::temporary_name;
 use crate::sys;
 
@@ -30,6 +31,8 @@ pub struct Place {
     folder: PathBuf,
     /// The folder's number on its file system.
     pub inode: u64,
+    /// Its file system gives it no other number later.
+    pub keeps_inode: bool,
     /// The path below the folder; empty for a tree that goes into the folder itself.
     pub rest: Vec<u8>,
 }
@@ -50,7 +53,11 @@ impl Place {
                 && FileType::from_raw_mode(stat.st_mode) == FileType::Directory
             {
                 let rest = path.strip_prefix(folder).ok()?;
+                let flags = OFlags::PATH | OFlags::DIRECTORY;
+                let opened = sys::open_resolved_path(folder, flags, Mode::empty());
+                let system = opened.ok().and_then(FileSystem::of);
                 return Some(Self {
+                    keeps_inode: system.is_some_and(FileSystem::keeps_inodes),
                     folder: folder.to_owned(),
                     inode: stat.st_ino,
                     rest: rest.as_os_str().as_bytes().to_vec(),

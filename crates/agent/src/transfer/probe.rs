@@ -34,6 +34,7 @@ pub(super) fn places(
             });
             told.push(control::Place {
                 folder: place.inode,
+                keeps: place.keeps_inode,
                 rest: place.rest.clone(),
                 sink: number as u32,
                 row: first.unwrap_or(0) as u32,

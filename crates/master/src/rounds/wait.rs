@@ -81,6 +81,7 @@ impl Transfer<'_> {
             returned: awaiting.names.clone(),
             seconds,
         });
+        self.earlier.returned.extend(awaiting.names.iter().cloned());
         // Positions are those of the whole request.
         let all = request.nodes.iter().enumerate();
         let numbers = all.filter(|(_, node)| awaiting.names.contains(&node.name));

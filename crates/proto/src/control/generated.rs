@@ -378,6 +378,9 @@ pub struct Place {
     /// first of the object's rows
     #[prost(uint32, tag = "4")]
     pub row: u32,
+    /// its file system gives a folder no other number later
+    #[prost(bool, tag = "5")]
+    pub keeps: bool,
 }
 /// Before anything moves: what two nodes have to say together. Leave a mark at these places, or say whose stands there; read
 /// these samples. With nothing at all: remove the marks.

@@ -373,6 +373,14 @@ impl Coordinator {
         self.space.absent = absent;
     }
 
+    /// Whether nodes are left out that may hold something no other one has: those that are there may be replicas, and those a part.
+    pub(super) fn lacks_sources(&self) -> bool {
+        let Mapping::Trees { sources, .. } = self.setup.mapping else {
+            return false;
+        };
+        sources != Sources::Replicas && !self.space.absent.is_empty()
+    }
+
     /// Every source is a set of named items.
     fn has_bundles(&self) -> bool {
         let mut sources = self.nodes.iter().flat_map(|node| &node.setup.sources);

@@ -1,5 +1,6 @@
 //! Reports and actions when bytes are missing: reasons, files, leftovers, the node that renames.
 
+use super::membership_tests::{opened_trees, opening_with, settle, with_tree};
 use super::tests::{
     actions, answer, begun, done, finish, from, node, opened, outcome, sent, started,
 };
@@ -498,6 +499,15 @@ fn nodes_that_are_gone_and_were_needed_are_named() {
         assert_eq!(outcome(&finish(&mut c, 3)), Some(outcome_then));
         assert_eq!(gone(&c), names);
     }
+    // A replica and the only receiver: the other replica is there.
+    let (mut c, _) = started(replicas);
+    c.handle_lost(0, broken, Instant(12));
+    let asked = actions(&mut c);
+    answer(&mut c, asked);
+    c.handle_lost(2, broken, Instant(13));
+    actions(&mut c);
+    assert_eq!(outcome(&finish(&mut c, 3)), Some(Outcome::Failed));
+    assert_eq!(gone(&c), ["b"]);
     // One that is gone holds nothing of what another one refused.
     let parts = vec![
         node("a", &[(0, 50)], &[], None),
@@ -535,6 +545,138 @@ fn nodes_that_are_gone_and_were_needed_are_named() {
     c.handle_lost(0, broken, Instant(1));
     assert_eq!(outcome(&actions(&mut c)), Some(Outcome::Refused));
     assert_eq!(gone(&c), ["a"]);
+}
+
+/// Nothing is removed where a node was not reached that may have held what it is: two that are alike need not be all that there is,
+/// unless the user says so.
+#[test]
+fn what_nodes_that_are_left_out_may_hold_is_not_removed() {
+    for (absent, sources, before, removes) in [
+        (&[][..], Sources::Auto, 1, true),
+        (&["s3"], Sources::Auto, 1, false),
+        (&["s3"], Sources::Replicas, 1, true),
+        // It had more files before it was lost.
+        (&[], Sources::Auto, 2, false),
+    ] {
+        let senders = ["s", "s2"].map(|name| with_tree(name, true));
+        let nodes: Vec<NodeSetup> = senders.into_iter().chain([with_tree("r", false)]).collect();
+        let options = control::Options {
+            delete: true,
+            ..control::Options::default()
+        };
+        let mut c = opening_with(nodes, Destinations::Copies, options);
+        c.setup.mapping = Mapping::Trees {
+            sources,
+            destinations: Destinations::Copies,
+        };
+        c.leave_out(absent.iter().map(|name| (*name).into()).collect());
+        c.go_on(Earlier {
+            files: [("s2".to_owned(), vec![before])].into(),
+            ..Earlier::default()
+        });
+        actions(&mut c);
+        for (node, trees) in [(0, 1), (1, 1), (2, 0)] {
+            c.handle_message(node, opened_trees(trees, 1), Instant(1));
+        }
+        let told = settle(&mut c);
+        let plans = sent(&told, 2).into_iter().filter_map(|body| match body {
+            to_agent::Body::Plan(plan) => Some(plan.delete),
+            _ => None,
+        });
+        assert_eq!(plans.collect::<Vec<_>>(), [removes], "{absent:?}");
+        let is_said = c
+            .notes()
+            .iter()
+            .any(|note| note.starts_with("nothing is removed"));
+        assert_eq!(is_said, !removes);
+    }
+}
+
+/// A node that is back is gone still where its source has nothing in it, where its destination is in another folder, or where it
+/// refuses, unless its user has cancelled it. What it has gained meanwhile is no harm.
+#[test]
+fn nodes_that_are_back_have_to_be_what_they_were() {
+    let place = |folder, rest: &str| control::Place {
+        folder,
+        rest: rest.into(),
+        keeps: true,
+        ..control::Place::default()
+    };
+    let opened = |files: Option<u64>, place: Option<control::Place>| {
+        let tree = |file_count| control::OpenedSource {
+            manifest_root: vec![1; 32],
+            manifest_length: 10,
+            data_length: 100,
+            file_count,
+            ..control::OpenedSource::default()
+        };
+        from(from_agent::Body::Opened(control::Opened {
+            sources: files.map(tree).into_iter().collect(),
+            places: place.into_iter().collect(),
+            ..control::Opened::default()
+        }))
+    };
+    let refused = |kind: ErrorKind| {
+        from(from_agent::Body::Refused(control::Refused {
+            code: kind.wire(),
+            message: "no such file".into(),
+        }))
+    };
+    let (sender, receiver) = (
+        opened(Some(7), None),
+        opened(None, Some(place(5, "d/copy"))),
+    );
+    let first = |returned: &[&str]| {
+        let nodes = vec![with_tree("s", true), with_tree("r", false)];
+        let options = control::Options::default();
+        let mut c = opening_with(nodes, Destinations::Copies, options);
+        let earlier = Earlier {
+            returned: returned.iter().map(|name| (*name).into()).collect(),
+            ..Earlier::default()
+        };
+        c.go_on(earlier);
+        actions(&mut c);
+        c
+    };
+    let mut c = first(&[]);
+    c.handle_message(0, sender.clone(), Instant(1));
+    c.handle_message(1, receiver.clone(), Instant(1));
+    let mut known = c.for_next();
+    known.add(Earlier {
+        files: [("s".to_owned(), vec![5])].into(),
+        ..Earlier::default()
+    });
+    let elsewhere = |folder, rest| opened(None, Some(place(folder, rest)));
+    for (returned, node, message, names) in [
+        (&["s"][..], 0, opened(Some(3), None), &["s"][..]),
+        (&[], 0, opened(Some(0), None), &["s"]),
+        (&["s"], 0, refused(ErrorKind::Refused), &["s"]),
+        (&["r"], 0, refused(ErrorKind::Refused), &[]),
+        (&["s"], 0, refused(ErrorKind::Interrupted), &[]),
+        (&["r"], 1, elsewhere(6, "d/copy"), &["r"]),
+        (&["r"], 1, elsewhere(4, "disk/d/copy"), &["r"]),
+    ] {
+        let mut c = first(returned);
+        c.earlier.files.clone_from(&known.files);
+        c.earlier.places.clone_from(&known.places);
+        c.handle_message(node, message, Instant(1));
+        assert_eq!(outcome(&actions(&mut c)), Some(Outcome::Refused));
+        assert_eq!(gone(&c), names, "{returned:?}, {node}");
+    }
+    for (returned, message) in [
+        (&["r"][..], receiver),
+        // The folder, and then the copy, were made since.
+        (&["r"], elsewhere(8, "copy")),
+        (&["r"], elsewhere(9, "")),
+        (&["s"], elsewhere(6, "d/copy")),
+    ] {
+        let mut c = first(returned);
+        c.earlier.files.clone_from(&known.files);
+        c.earlier.places.clone_from(&known.places);
+        c.handle_message(0, opened(Some(4), None), Instant(1));
+        c.handle_message(1, message, Instant(1));
+        assert_eq!(outcome(&actions(&mut c)), None, "{returned:?}");
+    }
 }
 
 /// A node whose disk does not answer says so, and the user sees it once.

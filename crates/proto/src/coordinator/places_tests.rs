@@ -34,6 +34,7 @@ fn opened(setup: &NodeSetup, folder: u64) -> FromAgent {
             rest: path.clone(),
             sink: at as u32,
             row: 0,
+            ..Place::default()
         });
     }
     from(from_agent::Body::Opened(opened))

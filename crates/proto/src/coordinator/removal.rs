@@ -8,18 +8,31 @@ use crate::report::NotRemovedReport;
 const NAMED_MAX: usize = 1000;
 
 impl Coordinator {
-    /// Whether receivers remove what the sources lack. Not where it is unknown what these have: something could not be read.
+    /// Whether receivers remove what the sources lack. Not where it is unknown what these have.
     pub(super) fn deletes(&self) -> bool {
-        self.setup.options.delete && self.left_out_count().is_none()
+        self.setup.options.delete && self.why_not_deleted().is_none()
+    }
+
+    fn why_not_deleted(&self) -> Option<&'static str> {
+        if self.left_out_count().is_some() {
+            return Some("not all of the sources can be read");
+        }
+        if self.lacks_sources() {
+            return Some(
+                "not all of the sources were reached (--sources replicas: each holds all)",
+            );
+        }
+        let text = "a source has fewer files than before its host was lost";
+        self.has_shrunk().then_some(text)
     }
 
     /// Said at the start.
     pub(super) fn delete_note(&self) -> Option<String> {
-        let is_off = self.setup.options.delete && !self.deletes();
-        is_off.then(|| {
-            "nothing is removed at the destinations, since not all of the sources can be read"
-                .to_owned()
-        })
+        let why = self.why_not_deleted();
+        let why = why.filter(|_| self.setup.options.delete)?;
+        Some(format!(
+            "nothing is removed at the destinations, since {why}"
+        ))
     }
 
     /// What was to be removed and is still there, and how many more there are.
