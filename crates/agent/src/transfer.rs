@@ -80,6 +80,8 @@ pub(crate) struct Transfer {
     serving: Serving,
     // What of a shared copy is there.
     looked: Mutex<Looked>,
+    // By the master's word what several nodes write is removed, too.
+    discards_shared: AtomicBool,
     fetch: Mutex<Option<Arc<Fetch>>>,
     log: Log,
     // Its end is logged once, and only if its beginning was.
@@ -131,6 +133,7 @@ impl Transfer {
             marked: Mutex::default(),
             serving: Serving::new(),
             looked: Mutex::default(),
+            discards_shared: AtomicBool::new(false),
             fetch: Mutex::new(None),
             log: host.log.clone(),
             is_logged: AtomicBool::new(false),
@@ -365,6 +368,8 @@ impl Transfer {
     /// The receiving side is let go, so that nothing of the transfer stays in memory.
     fn end(&self, discard: bool, shared: bool, outcome: &str) {
         self.log_end(outcome);
+        self.discards_shared
+            .fetch_or(discard && shared, Ordering::AcqRel);
         self.member.end();
         self.serving.stop();
         self.remove_marks();
@@ -456,6 +461,7 @@ impl Transfer {
             marked: Mutex::default(),
             serving: Serving::new(),
             looked: Mutex::default(),
+            discards_shared: AtomicBool::new(false),
             fetch: Mutex::new(None),
             log: Log::default(),
             is_logged: AtomicBool::new(false),

@@ -156,3 +156,29 @@ fn a_killed_command_goes_on() {
     });
     scene.assert_goes_on(&receivers, true, safe);
 }
+
+/// Little is kept of a copy that its user stops, unless an earlier run has left something: all receivers judge that alike, those that
+/// did not take it over, too.
+#[test]
+fn what_was_left_outlives_a_user_that_stops() {
+    let scene = Scene::new();
+    let receivers = scene.receivers(2);
+    let mut moving = scene.start(&receivers, true);
+    let safe = until_safe(&mut moving, 8 << 20);
+    let pids = receivers.iter().map(|agent| agent.child.id() as i32);
+    let pids: Vec<i32> = pids.chain([moving.child.id() as i32]).collect();
+    kill_at_once(&pids);
+    drop(moving);
+    drop(receivers);
+    let receivers = scene.receivers(2);
+    let mut moving = scene.start(&receivers, true);
+    moving.event("progress");
+    let pid = moving.child.id().to_string();
+    let sent = std::process::Command::new("kill")
+        .args(["-INT", &pid])
+        .status();
+    assert!(sent.unwrap().success());
+    let (status, report) = moving.end();
+    assert_eq!(status, 130, "{report:#}");
+    scene.assert_goes_on(&receivers, true, safe);
+}

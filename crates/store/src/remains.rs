@@ -15,6 +15,7 @@ use crate::error::{Operation, StoreError};
 use crate::journal::{self, Found, Left};
 use crate::staging::{is_temporary, open_parent, temporary_begin, try_remove_entry};
 use crate::sys;
+use crate::tree_sink::TAKEN;
 
 /// Why a leftover may, or may not, be removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,8 +50,8 @@ pub struct Remain {
     /// When it was last written.
     pub modified: SystemTime,
     folder: OwnedFd,
-    name: Vec<u8>,
-    journals: Vec<Vec<u8>>,
+    // Journals are the last of them.
+    names: Vec<Vec<u8>>,
     // Hold the locks, so that no transfer takes over what is removed.
     _left: Vec<Left>,
 }
@@ -110,19 +111,21 @@ fn find(
             continue;
         }
         let temporary = journal::temporary_of(name);
-        let names = names.entry(temporary.unwrap_or(name).to_vec()).or_default();
+        // A transfer that was taking it over was killed.
+        let whole = || name.strip_suffix(TAKEN).unwrap_or(name);
+        let names = names.entry(temporary.unwrap_or_else(whole).to_vec());
+        let names = names.or_default();
         match temporary {
             Some(_) => names.journals.push(name.to_vec()),
-            None => names.content = true,
+            None => names.contents.push(name.to_vec()),
         }
     }
-    for (name, names) in names {
-        let first = match names.content {
-            true => Some(name.clone()),
-            false => names.journals.first().cloned(),
-        };
+    for names in names.into_values() {
+        let mut all = names.contents.iter().chain(&names.journals);
         // What is gone by now needs no line.
-        let Some(first) = first else { continue };
+        let Some(first) = all.next().cloned() else {
+            continue;
+        };
         let Ok(stat) = sys::stat_entry(folder.as_fd(), &first) else {
             continue;
         };
@@ -138,7 +141,7 @@ fn find(
             | RemainState::OtherVersion
             | RemainState::Unrecorded => 1,
         });
-        let state = state.unwrap_or_else(|| without_journal(folder, &name, &stat));
+        let state = state.unwrap_or_else(|| without_journal(folder, &first, &stat));
         let left: Vec<Left> = left.into_iter().flatten().collect();
         let times = names.journals.iter();
         let times = times.filter_map(|name| sys::stat_entry(folder.as_fd(), name).ok());
@@ -161,8 +164,7 @@ fn find(
             files,
             modified: modified(&written.unwrap_or(stat)),
             folder: folder.map_err(|error| StoreError::from_io(Operation::Open, path, &error))?,
-            name,
-            journals: names.journals,
+            names: [names.contents, names.journals].concat(),
             _left: left,
         });
     }
@@ -172,7 +174,7 @@ fn find(
 /// What there is of one temporary name.
 #[derive(Clone, Debug, Default)]
 struct Names {
-    content: bool,
+    contents: Vec<Vec<u8>>,
     journals: Vec<Vec<u8>>,
 }
 
@@ -218,7 +220,7 @@ impl Remain {
     /// # Errors
     /// What the system reported for [`Operation::Remove`]; some of it may be gone by then.
     pub fn remove(self) -> Result<(), StoreError> {
-        for name in std::iter::once(&self.name).chain(&self.journals) {
+        for name in &self.names {
             match try_remove_entry(&self.folder, name) {
                 Err(error) if error.kind() != ErrorKind::NotFound => {
                     let path = self.path.with_file_name(OsStr::from_bytes(name));

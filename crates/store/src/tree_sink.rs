@@ -63,6 +63,7 @@ mod resume;
 mod same;
 mod standing;
 use adopt::Leftover;
+pub(crate) use adopt::TAKEN;
 pub use parts::Part;
 use parts::merge;
 pub use preview::{Act, Preview, Previewed};
@@ -98,6 +99,8 @@ struct Tree {
     moving: AtomicBool,
     /// Files made here, by inode: one that is found to exist already may be another entry's.
     made: Mutex<HashMap<u64, u32>>,
+    /// Of each entry, whether its file was opened here, or has bytes that an earlier transfer made safe: it is not made again.
+    begun: Vec<AtomicBool>,
     stood: Mutex<Stood>,
     landed: Mutex<Landed>,
     /// Files that lack bytes: the commit leaves them out.
@@ -279,6 +282,13 @@ impl TreeSink {
         self.staging.target.note_dest(was);
     }
 
+    /// Files with these bytes of the data space are there, begun by an earlier transfer: they are not made again if they vanish.
+    pub fn expect(&self, begun: &RangeSet) {
+        let pieces = self.staging.layout.pieces().iter();
+        let begun = pieces.filter(|piece| !begun.clipped(piece.range).is_empty());
+        begun.for_each(|piece| self.staging.target.note_begun(piece.object));
+    }
+
     /// Where the bytes lie; objects are numbered by the entries of all parts together, sorted by path.
     #[must_use]
     pub fn layout(&self) -> &Layout {
@@ -326,6 +336,7 @@ impl Tree {
             links: Mutex::default(),
             id: id.to_owned(),
             checksums: OnceLock::new(),
+            begun: entries.iter().map(|_| AtomicBool::new(false)).collect(),
             entries,
             dest: dest.to_owned(),
             stage_parent: stage_parent.map_err(|errno| failed(Operation::Open, errno))?,
@@ -423,11 +434,13 @@ impl Tree {
             false => layout.ranges().len_bytes().saturating_sub(there),
         };
         let missing = wanted.saturating_sub(sys::available(&self.stage_parent));
-        if !is_new || missing == 0 {
+        // No node of a shared copy writes before one has looked: whatever is there, what is wanted has to fit.
+        let leads = !self.was_told && lock(&self.progress).node.is_some();
+        if missing == 0 || !(is_new || leads) {
             return Ok(());
         }
-        if !shared {
-            // Something was taken over where it is not empty.
+        if is_new && (!shared || leads) {
+            // Something was taken over where it is not empty. The next node that looks, or writes, finds no space either.
             let _ = rustix::fs::unlinkat(
                 &self.stage_parent,
                 &*self.temporary,
@@ -539,8 +552,11 @@ impl Tree {
             true => OFlags::empty(),
             false => OFlags::CREATE | OFlags::EXCL,
         };
+        let is_begun = self.begun[object as usize].load(Ordering::Acquire);
         let made = match open(new) {
-            Err(Errno::NOENT) if self.root.is_some() => {
+            // What was written of it is gone.
+            Ok(_) if is_begun && new.contains(OFlags::CREATE) => Err(Errno::NOENT),
+            Err(Errno::NOENT) if self.root.is_some() && !is_begun => {
                 self.make_parents(&entry.path)?;
                 open(new)
             }
@@ -555,6 +571,7 @@ impl Tree {
                 if entry.len() > CHUNK_LEN {
                     self.reserve_file(&file, &staged, object)?;
                 }
+                self.note_begun(object);
                 Ok(file)
             }
             Err(Errno::EXIST) => {
@@ -563,6 +580,7 @@ impl Tree {
                 if lock(&self.unreserved).contains(&object) {
                     self.reserve_file(&file, &staged, object)?;
                 }
+                self.note_begun(object);
                 Ok(file)
             }
             Err(errno) => Err(failed(errno)),
@@ -578,6 +596,10 @@ impl Tree {
             false => unreserved.remove(&object),
         };
         reserved
+    }
+
+    fn note_begun(&self, object: u32) {
+        self.begun[object as usize].store(true, Ordering::Release);
     }
 
     /// Notes which entry a staged file is of; refuses one that another entry made, under a name that the file system takes

@@ -5,7 +5,7 @@ use std::os::unix::fs::{MetadataExt as _, chown};
 use std::path::{Path, PathBuf};
 
 use ropewalk_model::{Range, RangeSet};
-use ropewalk_store::{Adopt, KEPT_MIN, Part, Scan, Sink as _, TreeSink, Unit};
+use ropewalk_store::{Adopt, KEPT_MIN, OPEN_FILES_MAX, Part, Scan, Sink as _, TreeSink, Unit};
 use rustix::fs::XattrFlags;
 
 mod support;
@@ -464,4 +464,49 @@ fn hashes_are_kept() {
     let sink = update(3, Adopt::Hashed);
     assert_eq!(sink.present().adopted, RangeSet::from(half));
     assert_eq!(sink.present().units, [unit]);
+}
+
+/// A file that vanishes while it is written, or after it was taken over, is not made anew: what it had would be missing in it.
+#[test]
+fn a_file_that_vanishes_is_not_made_anew() {
+    let (_keep, folder) = folder();
+    let (from, to) = (folder.join("from"), folder.join("to"));
+    std::fs::create_dir(&from).unwrap();
+    // More than are kept open.
+    let count = OPEN_FILES_MAX as u64 + 1;
+    for number in 0..count {
+        std::fs::write(from.join(format!("{number:04}")), [7; 2]).unwrap();
+    }
+    let parts = [Part::whole(0, Scan::read(&from).unwrap().manifest)];
+    let sink = TreeSink::update(&to, &parts, &id(1), Adopt::All).unwrap();
+    (0..count).for_each(|number| sink.write_at(2 * number, &[7]).unwrap());
+    sink.sync().unwrap();
+    let staged = |number: u64| left(&folder).1.join(format!("{number:04}"));
+    std::fs::remove_file(staged(0)).unwrap();
+    let error = sink.write_at(1, &[7]).unwrap_err();
+    assert!(error.to_string().contains("removed meanwhile"), "{error}");
+    sink.record(&RangeSet::from(Range::new(2, 3)), &[]);
+    drop(sink);
+    for is_told in [false, true] {
+        let sink = match is_told {
+            false => TreeSink::update(&to, &parts, &id(2), Adopt::All).unwrap(),
+            true => {
+                let none = RangeSet::new();
+                let shared = id(3);
+                let _first = TreeSink::lead(&to, &parts, &shared, 0, Adopt::All).unwrap();
+                let stays = ropewalk_store::Stays::Same;
+                let other = TreeSink::share(&to, &parts, &shared, 1, &none, stays).unwrap();
+                other.expect(&RangeSet::from(Range::new(2, 3)));
+                other
+            }
+        };
+        if !is_told {
+            assert_eq!(sink.present().adopted.len_bytes(), 1);
+            std::fs::remove_file(staged(1)).unwrap();
+        }
+        let error = sink.write_at(3, &[7]).unwrap_err();
+        assert!(error.to_string().contains("removed meanwhile"), "{error}");
+        sink.discard();
+        assert_eq!(hidden(&folder), [""; 0]);
+    }
 }

@@ -139,3 +139,19 @@ fn what_is_inside_the_destination_is_found() {
     one(&folder.join("link")).remove().unwrap();
     assert!(remains(&to).unwrap().is_empty());
 }
+
+/// What a transfer was taking over when it was killed is one leftover with its journal, and is removed with it.
+#[test]
+fn what_was_being_taken_over_is_removed_with_its_journal() {
+    let (_keep, folder) = folder();
+    let to = folder.join("to");
+    drop(begin(&folder, &to, 1));
+    let stage = folder.join(format!(".to.ropewalk-{}", id(1)));
+    let taken = folder.join(format!(".to.ropewalk-{}-taken", id(1)));
+    std::fs::rename(stage, &taken).unwrap();
+    let found = one(&to);
+    assert_eq!((found.state, found.safe), (RemainState::Resumable, 4000));
+    assert_eq!(found.path, taken);
+    found.remove().unwrap();
+    assert_eq!(names(&folder), ["from"]);
+}

@@ -3,8 +3,11 @@
 use std::path::Path;
 
 use ropewalk_model::{Range, RangeSet};
+use std::sync::Arc;
+
 use ropewalk_store::{
-    Adopt, EntryKind, FileSource, Part, Present, Scan, Sink as _, Source as _, StoreError, TreeSink,
+    Adopt, EntryKind, FileSource, Manifest, Part, Present, Scan, Sink as _, Source as _,
+    StoreError, TreeSink,
 };
 
 mod support;
@@ -326,4 +329,26 @@ fn one_that_comes_too_late_makes_nothing() {
         next.discard();
         assert_eq!(names(&folder), ["from"]);
     }
+}
+
+/// A copy for which there is no space is refused by each node that looks, which leaves nothing that would hide it, and by one that writes
+/// where none could look.
+#[test]
+fn a_lack_of_space_is_seen_by_all() {
+    let (_keep, folder) = folder();
+    let (from, to) = (folder.join("from"), folder.join("to"));
+    std::fs::create_dir(&from).unwrap();
+    std::fs::write(from.join("one"), "x").unwrap();
+    let mut manifest = Manifest::clone(&Scan::read(&from).unwrap().manifest);
+    manifest.entries[1].kind = EntryKind::File { len: 1 << 60 };
+    let parts = [Part::whole(0, Arc::new(manifest))];
+    let is_full = |sink: Result<TreeSink, StoreError>| {
+        let error = sink.map(drop).unwrap_err();
+        assert!(matches!(error, StoreError::DiskFull { .. }), "{error}");
+    };
+    for node in 0..2 {
+        is_full(TreeSink::lead(&to, &parts, ID, node, Adopt::All));
+        assert_eq!(names(&folder), ["from"]);
+    }
+    is_full(TreeSink::create(&to, &parts, ID, true));
 }

@@ -7,7 +7,9 @@ use ropewalk_model::{Layout, Piece, Range, RangeSet};
 use ropewalk_proto::control::{self, Same, Verify};
 use ropewalk_proto::coordinator;
 use ropewalk_proto::node::{self, Failure};
-use ropewalk_store::{FileSink, MemorySink, NullSink, Sink, SinkFile, StoreError, TreeSink, Wish};
+use ropewalk_store::{
+    FileSink, MemorySink, NullSink, Present, Sink, SinkFile, StoreError, TreeSink, Wish,
+};
 
 use super::Fetch;
 use crate::landing::{PlacedSink, SinkSet};
@@ -83,6 +85,7 @@ impl Fetch {
             .flat_map(|sink| sink.shared_paths())
             .cloned()
             .collect();
+        let is_others = looked.is_made;
         let mut made = Vec::new();
         match self.make(plan, sinks, looked, in_memory, &mut made) {
             Ok(layout) => Ok(SinkSet::new(made, layout, plan.unit_len(), in_memory)),
@@ -91,7 +94,10 @@ impl Fetch {
                 for placed in made.iter().filter(|placed| !placed.shared) {
                     placed.sink.set_aside();
                 }
-                *self.unmade.lock() = shared;
+                // What the node that looked has made is not this one's to remove: those that write there may keep it.
+                if !is_others {
+                    *self.unmade.lock() = shared;
+                }
                 self.remove_made_folders();
                 Err(reason)
             }
@@ -219,15 +225,23 @@ impl Fetch {
                     (Same::Sent, false) if names_early => TreeSink::replace(&path, &parts, id),
                     // What is the same for one node another one may see differently: one of them has decided.
                     (Same::Kept, true) if looked.is_made => {
-                        let unchanged = &looked.there.unchanged;
-                        TreeSink::share(
+                        let Present {
+                            unchanged, adopted, ..
+                        } = &looked.there;
+                        let shared = TreeSink::share(
                             &path,
                             &parts,
                             id,
                             self.member.node,
                             unchanged,
                             self.member.stays(),
-                        )
+                        );
+                        // All of them judge alike what is worth keeping: the one that took it over goes on with it.
+                        if let (Ok(sink), false) = (&shared, adopted.is_empty()) {
+                            sink.expect(adopted);
+                            sink.keep_more();
+                        }
+                        shared
                     }
                     (Same::Kept | Same::Sent, _) => TreeSink::create(&path, &parts, id, shared),
                 }

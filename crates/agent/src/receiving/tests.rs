@@ -153,6 +153,45 @@ fn what_is_safe_outlives_an_early_end() {
     }
 }
 
+/// Of a shared copy a node that could make no sink removes nothing: what the first one has made is that of those that write, which
+/// may keep it for a later transfer.
+#[test]
+fn what_others_write_outlives_a_node_without_sinks() {
+    let (_keep, folder) = folder();
+    let (from, to) = (folder.join("from"), folder.join("to"));
+    let file = std::fs::File::create(&from).unwrap();
+    file.set_len(LENGTH).unwrap();
+    let parts = [Part::whole(0, Scan::read(&from).unwrap().manifest)];
+    let id = "07".repeat(16);
+    let _first = TreeSink::lead(&to, &parts, &id, 1, Adopt::All).unwrap();
+    let (member, mut said) = Member::alone();
+    // No node has its list of files.
+    let plan = control::Plan {
+        parts: vec![control::Part::default()],
+        ..plan()
+    };
+    let tree = OpenSink::Tree {
+        path: to,
+        shared: true,
+        make_folder: false,
+        checksums: None,
+        sources: Vec::new(),
+        stood: None,
+    };
+    let looked = Looked {
+        is_made: true,
+        ..Looked::default()
+    };
+    let fetch = Fetch::new(member, &plan);
+    fetch.start(plan, vec![tree], looked);
+    let Some(from_agent::Body::Done(done)) = said.blocking_recv().unwrap().body else {
+        panic!("the node does not say that it failed");
+    };
+    assert!(done.error.contains("list of files"), "{}", done.error);
+    fetch.stop(true, true);
+    assert!(folder.join(format!(".to.ropewalk-{id}")).exists());
+}
+
 /// A peer that is given up leaves no way behind over which it would be asked for hashes.
 #[test]
 fn a_peer_that_is_given_up_is_forgotten() {

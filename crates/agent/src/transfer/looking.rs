@@ -3,6 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use ropewalk_model::RangeSet;
 use ropewalk_proto::control::{self, Change, Same, from_agent};
@@ -236,7 +237,8 @@ impl Transfer {
         if self.member.has_ended() {
             let looked = std::mem::take(&mut *known);
             drop(known);
-            looked.end(true);
+            // Where the master is gone it may have asked another node, and others write under this name.
+            looked.end(self.discards_shared.load(Ordering::Acquire));
         }
     }
 
@@ -246,5 +248,42 @@ impl Transfer {
         add(&mut known.there.unchanged, &there.ranges);
         add(&mut known.there.adopted, &there.adopted);
         known.is_made |= there.is_made;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ropewalk_store::Scan;
+
+    use super::*;
+
+    /// A node that looks for longer than its master is there removes nothing: another one looks in its place, and those that write do
+    /// so under the same name. By the master's word what was made in vain goes.
+    #[test]
+    fn a_late_look_removes_nothing_of_others() {
+        for (by_word, is_left) in [(false, true), (true, false)] {
+            let folder = tempfile::tempdir().unwrap();
+            let folder = folder.path().canonicalize().unwrap();
+            let (from, to) = (folder.join("from"), folder.join("to"));
+            std::fs::create_dir(&from).unwrap();
+            std::fs::write(from.join("file"), "bytes").unwrap();
+            let parts = [Part::whole(0, Scan::read(&from).unwrap().manifest)];
+            let (transfer, _said) = Transfer::alone();
+            let id = transfer.id_text();
+            match by_word {
+                false => transfer.stop_without_master("its master is gone"),
+                true => drop(transfer.finish(&control::Finish {
+                    discard: true,
+                    ..control::Finish::default()
+                })),
+            }
+            let led = TreeSink::lead(&to, &parts, &id, 0, transfer.member.wish()).unwrap();
+            transfer.keep_looked(Looked {
+                led: Some(led),
+                ..Looked::default()
+            });
+            let made = folder.join(format!(".to.ropewalk-{id}"));
+            assert_eq!(made.exists(), is_left, "by the master's word: {by_word}");
+        }
     }
 }

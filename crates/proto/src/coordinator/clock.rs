@@ -18,6 +18,12 @@ pub const OPEN_TIME_MAX: Nanos = Nanos(300_000_000_000);
 /// A tree of a million files takes minutes; a dead node shows by its connection.
 pub const FINISH_TIME_MAX: Nanos = Nanos(600_000_000_000);
 
+/// The same for each file: a busy network file system answers the calls that one takes within this time.
+const FINISH_TIME_FILE: Nanos = Nanos(10_000_000);
+
+/// Bytes a second that a node reads at least where it lists checksums.
+const LISTING_RATE_MIN: u64 = 32 << 20;
+
 /// Longest wait for a further final report after the rename; it carries statistics only.
 pub const FAREWELL_TIME_MAX: Nanos = Nanos(2_000_000_000);
 
@@ -119,15 +125,30 @@ impl Coordinator {
         }
     }
 
+    /// How long a node that gives files their names may take: it looks at each of them, and reads all where it lists checksums. A user
+    /// that stops the transfer does not wait for that.
+    fn finish_time_max(&self) -> Nanos {
+        if self.ending.is_cancelled {
+            return FINISH_TIME_MAX;
+        }
+        let mut sinks = self.nodes.iter().flat_map(|node| &node.setup.sinks);
+        let seconds = match sinks.any(|sink| !sink.sink.checksums.is_empty()) {
+            true => self.space.length / LISTING_RATE_MIN,
+            false => 0,
+        };
+        FINISH_TIME_MAX + FINISH_TIME_FILE * self.space.files + Nanos::from_secs(seconds)
+    }
+
     /// Nodes whose final report does not come in time are lost. Losing one that was to rename the files of a shared
     /// destination asks the next one of it, which has the whole time again.
     fn lose_late(&mut self, now: Instant) {
+        let most = self.finish_time_max();
         let ending = &mut self.ending;
         let since = *ending.since.get_or_insert(now);
         let is_landing = |node: &Node| node.life().is_landing();
         let (is_over, are_heirs_waiting) = if self.nodes.iter().any(is_landing) {
             ending.farewell_since = None;
-            (now.since(since) > FINISH_TIME_MAX, true)
+            (now.since(since) > most, true)
         } else {
             let since = *ending.farewell_since.get_or_insert(now);
             (now.since(since) > FAREWELL_TIME_MAX, false)

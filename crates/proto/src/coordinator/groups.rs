@@ -217,8 +217,7 @@ impl Coordinator {
     }
 
     pub(super) fn destination_complete(&self, name: &str) -> bool {
-        self.destination_wants(name)
-            .difference(&self.covered(name))
-            .is_empty()
+        let missing = self.destination_wants(name).difference(&self.covered(name));
+        missing.is_empty() && !self.lacks_read_back()
     }
 }

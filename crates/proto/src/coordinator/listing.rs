@@ -36,7 +36,6 @@ impl Coordinator {
 
     /// Everything is laid out: receivers list what they would do. Next states: Looking, Ended.
     pub(super) fn list(&mut self) {
-        self.looking.began_at = self.clock.now;
         match self.next_to_look() {
             Some(first) => self.begin_looking(first),
             None => self.refuse("no receiver is left that could look at its destination".into()),
@@ -93,7 +92,6 @@ impl Coordinator {
         }
         let next = self.next_to_look().filter(|_| !self.is_shared_copy());
         if let Some(next) = next {
-            self.looking.began_at = self.clock.now;
             return self.ask_to_look(next);
         }
         self.looking.awaited = None;
@@ -111,7 +109,6 @@ impl Coordinator {
         let next = self.next_to_look().filter(|_| self.is_shared_copy());
         match next {
             Some(next) => {
-                self.looking.began_at = self.clock.now;
                 self.listed = DryRunReport::default();
                 self.ask_to_look(next);
             }

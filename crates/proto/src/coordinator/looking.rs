@@ -19,7 +19,7 @@ use ropewalk_model::{Instant, RangeSet};
 
 use super::phase::{Phase, Step};
 use super::{Coordinator, Destinations, Mapping, Node, OPEN_TIME_MAX};
-use crate::control::{self, Look, Present, Same, There, sink, to_agent};
+use crate::control::{self, Look, Present, Same, There, Verify, sink, to_agent};
 
 /// Ranges of one message: some hundred kilobytes.
 const STRETCHES_MAX: usize = 20_000;
@@ -27,7 +27,8 @@ const STRETCHES_MAX: usize = 20_000;
 /// What was found, and which node is asked for it.
 #[derive(Debug, Default)]
 pub(super) struct Looking {
-    pub(super) began_at: Instant,
+    // When the present one was asked.
+    began_at: Instant,
     asked: BTreeSet<u32>,
     // Of those the one that has not answered.
     pub(super) awaited: Option<u32>,
@@ -83,7 +84,6 @@ impl Coordinator {
         if !self.has_shared_tree() {
             return self.plan_first();
         }
-        self.looking.began_at = self.clock.now;
         let Some(first) = self.next_to_look() else {
             return self.plan_first();
         };
@@ -129,6 +129,7 @@ impl Coordinator {
 
     pub(super) fn ask_to_look(&mut self, node: u32) {
         let looking = &mut self.looking;
+        looking.began_at = self.clock.now;
         looking.asked.insert(node);
         looking.awaited = Some(node);
         // What another one has begun to report counts for nothing.
@@ -238,6 +239,18 @@ impl Coordinator {
             };
             self.send(node, to_agent::Body::There(there));
         }
+    }
+
+    /// Whether what an earlier transfer left is to be read back, and the node that took it over, which alone has its hashes, has not
+    /// said that it did.
+    pub(super) fn lacks_read_back(&self) -> bool {
+        let Some(by) = self.looking.decided_by else {
+            return false;
+        };
+        let is_asked = self.setup.options.verify() == Verify::Sink;
+        let done = self.nodes[by as usize].done.as_deref();
+        let is_done = done.is_some_and(|done| done.error.is_empty());
+        is_asked && !self.looking.adopted.is_empty() && !is_done
     }
 
     /// A node is lost before there is a plan. Whether the others go on: the rest of a shared copy's receivers do.

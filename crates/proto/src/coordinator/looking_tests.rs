@@ -13,10 +13,14 @@ fn options(same: Same) -> control::Options {
 
 /// `s` holds a tree of 100 bytes, which `a`, `b` and `c` write together; all have opened what they have.
 fn opened_by(same: Same) -> Coordinator {
+    opened_with(options(same))
+}
+
+fn opened_with(options: control::Options) -> Coordinator {
     let receivers = ["a", "b", "c"].map(|name| with_tree(name, false));
     let mut nodes = vec![with_tree("s", true)];
     nodes.extend(receivers);
-    let mut c = opening_with(nodes, Destinations::Shared, options(same));
+    let mut c = opening_with(nodes, Destinations::Shared, options);
     actions(&mut c);
     c.handle_message(0, opened_trees(1, 1), Instant(1));
     for node in 1..4 {
@@ -260,6 +264,19 @@ fn nobody_can_look() {
     assert_eq!(outcome(&actions(&mut c)), Some(Outcome::Cancelled));
 }
 
+/// A node that looks because another one could not has the whole time for it, and no more.
+#[test]
+fn the_next_one_has_the_whole_time() {
+    let mut c = opened_by(Same::Kept);
+    actions(&mut c);
+    let asked_at = OPEN_TIME_MAX.0 - SECOND;
+    assert_eq!(asked(&look(&mut c, 1, failed(), asked_at)), [2]);
+    c.handle_timer(Instant(OPEN_TIME_MAX.0 + SECOND));
+    assert_eq!(outcome(&actions(&mut c)), None, "{:?}", c.notes());
+    c.handle_timer(Instant(asked_at + OPEN_TIME_MAX.0 + 1));
+    assert_eq!(outcome(&actions(&mut c)), Some(Outcome::Refused));
+}
+
 /// The decision stands when the node that made it dies: the others write the rest, and one of them gives the copy its name.
 #[test]
 fn the_decision_outlives_its_node() {
@@ -286,6 +303,60 @@ fn the_decision_outlives_its_node() {
     };
     assert_eq!([2, 3].map(names), [true, false], "{told:?}");
     assert_eq!(ended(&mut c), Some(Outcome::Done), "{:?}", c.notes());
+}
+
+/// What an earlier transfer left is read back by the node that took it over, and by no other one: where that node is lost before, or
+/// finds other bytes, the copy is not complete.
+#[test]
+fn what_was_taken_over_is_read_back() {
+    type End = fn(&mut Coordinator);
+    let ends: [(End, Outcome); 3] = [
+        (
+            |c| {
+                let (revision, delivered) = (c.nodes[1].revision, c.nodes[1].assigned_bytes());
+                c.handle_message(1, done_after(revision, delivered, &[]), Instant(3));
+            },
+            Outcome::Done,
+        ),
+        (|c| c.handle_lost(1, "killed", Instant(3)), Outcome::Failed),
+        (
+            |c| {
+                let differs = control::Done {
+                    error: "bytes 0-9 read back from the sink differ".into(),
+                    ..control::Done::default()
+                };
+                c.handle_message(1, from(from_agent::Body::Done(differs)), Instant(3));
+            },
+            Outcome::Failed,
+        ),
+    ];
+    for (at, (end, expected)) in ends.into_iter().enumerate() {
+        let mut options = options(Same::Kept);
+        options.set_verify(control::Verify::Sink);
+        let mut c = opened_with(options);
+        actions(&mut c);
+        let adopted = Present {
+            adopted: vec![Stretch {
+                start: 0,
+                length: 40,
+            }],
+            last: true,
+            ..Present::default()
+        };
+        let told = look(&mut c, 1, adopted, 2);
+        go_on(&mut c, told);
+        end(&mut c);
+        settle(&mut c);
+        for node in [2, 3] {
+            let state = &c.nodes[node as usize];
+            let (revision, delivered) = (state.revision, state.assigned_bytes());
+            c.handle_message(node, done_after(revision, delivered, &[]), Instant(4));
+        }
+        settle(&mut c);
+        assert_eq!(ended(&mut c), Some(expected), "{at}: {:?}", c.notes());
+        let is_named = c.destinations()[0].complete;
+        assert_eq!(is_named, expected == Outcome::Done, "{at}");
+    }
 }
 
 /// A receiver that joins hears what was decided before it gets its plan, and wants only the rest.

@@ -162,6 +162,10 @@ impl Coordinator {
         let Some(group) = self.nodes[node as usize].group else {
             return false;
         };
+        // No other one can read back what it took over.
+        if self.looking.decided_by() == Some(node) && self.lacks_read_back() {
+            return false;
+        }
         let assigned = self.nodes[node as usize].assigned();
         if assigned.is_empty() {
             return true;

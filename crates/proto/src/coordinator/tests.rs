@@ -425,6 +425,32 @@ pub(super) fn pass(c: &mut Coordinator, from_ns: u64, to_ns: u64) {
     c.handle_timer(Instant(to_ns));
 }
 
+/// It has more time for more files, and to read all of a copy whose checksums it lists.
+#[test]
+fn names_of_many_files_are_waited_for() {
+    for (files, lists, seconds) in [
+        (0, false, 600),
+        (100_000, false, 1600),
+        (0, true, 600 + (1 << 40) / (32 << 20)),
+    ] {
+        let mut nodes = vec![
+            node("a", &[(0, 100)], &[], None),
+            node("b", &[], &[(0, 100)], Some("fs")),
+        ];
+        if lists {
+            nodes[1].sinks[0].sink.checksums = b"/sums".to_vec();
+        }
+        let (mut c, _) = started(nodes);
+        (c.space.files, c.space.length) = (files, 1 << 40);
+        c.handle_message(1, done(100, &[]), Instant(15));
+        c.handle_timer(Instant(20));
+        c.handle_timer(Instant(20) + ropewalk_model::Nanos::from_secs(seconds));
+        assert_eq!(outcome(&actions(&mut c)), None, "{files} {lists}");
+        c.handle_timer(Instant(21) + ropewalk_model::Nanos::from_secs(seconds));
+        assert_eq!(outcome(&actions(&mut c)), Some(Outcome::Failed));
+    }
+}
+
 /// One that is to give files their names has the time that takes; without its word nobody knows whether they have them.
 #[test]
 fn names_are_waited_for() {

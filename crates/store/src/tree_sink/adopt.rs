@@ -33,7 +33,7 @@ use crate::staging::{Target as _, begins_as_id, remove_entry, temporary_begin};
 use crate::sys;
 
 /// Of what several nodes wrote, when it is taken over.
-const TAKEN: &[u8] = b"-taken";
+pub(crate) const TAKEN: &[u8] = b"-taken";
 
 /// What an earlier transfer left.
 pub(super) struct Leftover {
@@ -286,6 +286,7 @@ impl Tree {
             let Some(piece) = pieces.get(&found.object) else {
                 continue;
             };
+            self.note_begun(found.object);
             safe.extend(found.safe.iter().map(|range| in_space(piece, range)));
             units.extend(found.units.iter().map(|unit| Unit {
                 range: in_space(piece, unit.range),

@@ -186,8 +186,9 @@ pub fn names(folder: &Path) -> Vec<std::ffi::OsString> {
 
 pub const MIB: u64 = 1 << 20;
 
+/// Of transfers, and not of rounds of one: these wait for each other.
 pub fn id(number: u32) -> String {
-    format!("{number:032x}-0")
+    format!("{number:08x}{:024x}-0", 0)
 }
 
 pub fn write(source: &FileSource, sink: &TreeSink, range: Range) {
