@@ -21,6 +21,7 @@ use std::time::{Duration, Instant};
 
 use ropewalk_model::time;
 use ropewalk_pipe::{Pipe, Purpose, Requests, Side};
+use ropewalk_proto::node::GRACE_TIME;
 use ropewalk_proto::silence::{SILENCE_TIME, Silence};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
@@ -32,6 +33,9 @@ use crate::{Agent, AgentError, session};
 
 /// A master that started an agent opens the control stream at once. One that does not by then is gone.
 const CONTROL_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Time between two looks whether transfers without a master have ended.
+const ENDED_LOOK: Duration = Duration::from_millis(50);
 
 impl Agent {
     /// Serves the master at the other end of a pair of pipes, and the peers of its transfer, until the pipe closes or
@@ -58,7 +62,13 @@ impl Agent {
         let _ = shared.host.tunnel.set(Arc::new(tunnel));
         let (controlled, mut is_controlled) = watch::channel(false);
         let (heard, hears) = watch::channel(());
-        tokio::spawn(take_all(shared, requests, reached_as, controlled, heard));
+        tokio::spawn(take_all(
+            shared.clone(),
+            requests,
+            reached_as,
+            controlled,
+            heard,
+        ));
         let (mut is_forgotten, mut is_silent) = (false, false);
         let until = async {
             let forgotten = async {
@@ -69,7 +79,7 @@ impl Agent {
             };
             tokio::select! {
                 () = shutdown => {}
-                () = pipe.closed() => {}
+                () = outlasted(&pipe, shared.clone()) => {}
                 () = forgotten => is_forgotten = true,
                 () = silent(hears) => is_silent = true,
             }
@@ -87,6 +97,18 @@ impl Agent {
             false => Ok(()),
         }
     }
+}
+
+/// Returns when the pipe is closed and transfers that go on without their master have ended.
+async fn outlasted(pipe: &Pipe, shared: Arc<Shared>) {
+    pipe.closed().await;
+    let ended = async {
+        while !shared.transfers.lock().is_empty() {
+            tokio::time::sleep(ENDED_LOOK).await;
+        }
+    };
+    // What is still there then is stopped.
+    let _ = tokio::time::timeout(GRACE_TIME.into(), ended).await;
 }
 
 /// Returns when the master is taken for gone, as [`ropewalk_proto::silence`] says.

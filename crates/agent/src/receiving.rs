@@ -457,6 +457,24 @@ impl Fetch {
         }
     }
 
+    /// The master is gone: what this node was granted is finished, and transfers to its destination wait for that.
+    pub fn handle_master_gone(&self) {
+        let now = self.member.now();
+        let is_over = {
+            let mut state = self.state.lock();
+            state.node.handle_master_gone(now);
+            state.node.grace_over_at().is_none_or(|at| at <= now)
+        };
+        if let Some(sinks) = self.sinks().filter(|_| !is_over) {
+            sinks.note_ending();
+        }
+    }
+
+    /// When its part ends, once the master is gone.
+    pub fn grace_over_at(&self) -> Option<ropewalk_model::Instant> {
+        self.state.lock().node.grace_over_at()
+    }
+
     /// The transfer has failed, and no user asked for its end: less is worth keeping for a later one.
     pub fn keep_more(&self) {
         if let Some(sinks) = self.sinks() {

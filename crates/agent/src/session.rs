@@ -38,7 +38,7 @@ const STREAM_STATUS: Duration = Duration::from_millis(500);
 /// Shortest time between two status messages, whatever the master asks for.
 const STATUS_MIN: Duration = Duration::from_millis(100);
 
-/// Runs until the connection ends, then stops what the master started: an agent never goes on alone.
+/// Runs until the connection ends, then stops what the master started; where that was not ordered, after a time of grace.
 pub(crate) async fn run<S>(
     mut stream: Sealed<S>,
     caller: Caller,
@@ -135,7 +135,7 @@ pub(crate) async fn converse<S>(
     }
     let _ = writer.shutdown().await;
     reading.abort();
-    session.close().await;
+    session.close(shutdown).await;
 }
 
 /// Hands on what the master says until the connection ends.
@@ -416,6 +416,8 @@ impl Session {
                         "this node already takes part in that transfer; name each host once",
                     );
                 }
+                let orphans = transfers.values().filter(|other| other.meets(&transfer));
+                orphans.for_each(|orphan| orphan.end_grace());
                 transfers.insert(transfer.member.id, transfer.clone());
                 drop(transfers);
                 transfer.log_begin(&self.caller);
@@ -486,9 +488,10 @@ impl Session {
         Some(FromAgent { body: Some(body) })
     }
 
-    async fn close(&mut self) {
+    async fn close(&mut self, shutdown: watch::Receiver<bool>) {
         self.finish_stream(false).await;
         if let Some(transfer) = self.transfer.take() {
+            transfer.outlast_master(shutdown).await;
             self.shared.transfers.lock().remove(&transfer.member.id);
             let ended = "the connection to its master ended";
             let stop = move || transfer.stop_without_master(ended);

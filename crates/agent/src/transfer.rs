@@ -1,6 +1,7 @@
 //! One node's part in one transfer: what it holds open, which nodes may pull from it, what it fetches.
 
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -26,6 +27,7 @@ use crate::sending::Serving;
 use crate::streams::{self, DataSocket, HASH_STREAM, STACK_LEN};
 
 mod looking;
+mod orphan;
 mod probe;
 
 pub(crate) use looking::{Looked, present_messages};
@@ -86,6 +88,11 @@ pub(crate) struct Transfer {
     log: Log,
     // Its end is logged once, and only if its beginning was.
     is_logged: AtomicBool,
+    // Final paths of what it writes.
+    paths: Vec<PathBuf>,
+    has_plan: AtomicBool,
+    // Another transfer to its destination waits for it, where its master is gone.
+    is_awaited: AtomicBool,
 }
 
 /// A sending thread looks whether it should stop at least this often while nothing is asked of it.
@@ -122,6 +129,10 @@ impl Transfer {
             .check()
             .map_err(|error| AgentError::Refused(error.to_string()))?;
         let sinks = open::sinks(&open.sinks, &options, &host.roots)?;
+        let paths = sinks
+            .iter()
+            .flat_map(|sink| sink.paths().to_vec())
+            .collect();
         let (places, told) = probe::places(&open.sinks, &sinks);
         opened.places = told;
         let member = Member::new(open, credentials, usable, host, outbox)?;
@@ -137,6 +148,9 @@ impl Transfer {
             fetch: Mutex::new(None),
             log: host.log.clone(),
             is_logged: AtomicBool::new(false),
+            paths,
+            has_plan: AtomicBool::new(false),
+            is_awaited: AtomicBool::new(false),
         };
         Ok((Arc::new(transfer), opened))
     }
@@ -151,6 +165,7 @@ impl Transfer {
 
     /// Starts moving as planned. Returns at once.
     pub fn start(self: Arc<Self>, plan: control::Plan) {
+        self.has_plan.store(true, Ordering::Release);
         self.serve(&plan.source_bases, &plan.parts);
         let sinks = std::mem::take(&mut *self.sinks.lock());
         if sinks.is_empty() {
@@ -465,6 +480,9 @@ impl Transfer {
             fetch: Mutex::new(None),
             log: Log::default(),
             is_logged: AtomicBool::new(false),
+            paths: Vec::new(),
+            has_plan: AtomicBool::new(false),
+            is_awaited: AtomicBool::new(false),
         };
         (Arc::new(transfer), said)
     }

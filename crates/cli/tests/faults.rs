@@ -273,7 +273,8 @@ fn a_killed_receiver_costs_only_its_own_copy() {
     )
     .unwrap();
     let mut child = Command::new(env!("CARGO_BIN_EXE_ropewalk"))
-        .args(["transfer", "--json", "--limit", "200Mbit", "--token-file"])
+        .args(["transfer", "--json", "--wait", "0"])
+        .args(["--limit", "200Mbit", "--token-file"])
         .arg(scene.dir.path().join("token"))
         .arg(&spec)
         .env("XDG_RUNTIME_DIR", scene.dir.path())

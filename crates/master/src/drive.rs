@@ -98,6 +98,8 @@ pub(crate) struct After {
     pub gone: Vec<Gone>,
     /// What its nodes had.
     pub earlier: Earlier,
+    /// Receivers whose own copies are complete, and how many bytes these have that were received or found there.
+    pub complete: Vec<(String, u64)>,
     /// Nodes that took part, and names of those that have left.
     pub nodes: Vec<NodeRequest>,
     pub departed: Vec<String>,
@@ -204,6 +206,7 @@ pub(crate) async fn drive(
         has_moved: driver.coordinator.moving_at().is_some(),
         gone: driver.coordinator.gone(),
         earlier: driver.coordinator.for_next(),
+        complete: driver.coordinator.complete(),
         nodes,
         departed: std::mem::take(&mut driver.departed),
         limit: driver.request.options.limit,

@@ -87,6 +87,7 @@ pub async fn run_with(
             at_start: wait.at_start,
         }),
         rounds: Vec::new(),
+        complete_bytes: 0,
         interruptions: Vec::new(),
     };
     let report = transfer.run(agents, request).await;
@@ -108,15 +109,18 @@ async fn prepare(request: &Request) -> Result<Option<Ranks>, String> {
     Ok(Some(ranks))
 }
 
-/// Whether a further round finds what an earlier one made safe: whole trees and files with journals, in which nothing is recorded
-/// without syncs.
+/// Whether a further round finds what an earlier one made safe: trees and files with journals, in which nothing is recorded without
+/// syncs.
 fn is_resumable(request: &Request) -> bool {
     let options = &request.options;
-    let is_tree = matches!(request.mapping, Mapping::Trees { .. });
+    let is_rows = request.mapping == Mapping::Rows;
     let nodes = request.nodes.iter();
+    // Several nodes that write rows of one file have no journals.
+    let mut sinks = nodes.clone().flat_map(|node| &node.sinks);
+    let has_journals = !is_rows || sinks.all(|sink| sink.destination.is_none());
     let mut objects = nodes.flat_map(|node| node.sources.iter().chain(&node.sinks));
     let is_file = |object: &Object| matches!(object, Object::Path(_) | Object::Bundle(_));
-    is_tree
+    has_journals
         && options.same == Same::Kept
         && options.sync
         && options.lane != LaneKind::Mpi
@@ -156,6 +160,18 @@ fn next_nodes(asked: &[NodeRequest], after: &After) -> Vec<NodeRequest> {
     nodes
 }
 
+/// Leaves out the receivers whose rows are complete: nothing tells a file of rows that is complete from another one, and they would be
+/// sent again. How many bytes they have.
+fn leave_out_complete(nodes: &mut Vec<NodeRequest>, after: &After) -> u64 {
+    let is_complete =
+        |node: &NodeRequest| after.complete.iter().any(|(name, _)| *name == node.name);
+    for node in nodes.iter_mut().filter(|node| is_complete(node)) {
+        node.sinks.clear();
+    }
+    nodes.retain(|node| !node.sources.is_empty() || !node.sinks.is_empty());
+    after.complete.iter().map(|(_, bytes)| bytes).sum()
+}
+
 /// How a round has ended.
 struct Ended {
     report: Report,
@@ -187,6 +203,8 @@ struct Transfer<'r> {
     earlier: Earlier,
     // Rounds that have ended, and were followed by another one.
     rounds: Vec<Report>,
+    // What receivers have that were left out of later rounds.
+    complete_bytes: u64,
     interruptions: Vec<InterruptionReport>,
 }
 
@@ -225,9 +243,14 @@ impl Transfer<'_> {
                 request.nodes = next_nodes(&request.nodes, &after);
                 request.options.limit = after.limit;
             }
+            let complete_bytes = match request.mapping {
+                Mapping::Rows => leave_out_complete(&mut request.nodes, &after),
+                Mapping::Trees { .. } => 0,
+            };
             match self.wait_for(&after, &mut request, &mut report).await {
                 Some(returned) => {
                     self.rounds.push(report);
+                    self.complete_bytes += complete_bytes;
                     known = returned;
                 }
                 None => return self.sum(report),
@@ -242,11 +265,16 @@ impl Transfer<'_> {
         }
         self.rounds.push(last);
         let seconds = self.began.elapsed().as_secs_f64();
-        sum::of_rounds(&self.rounds, self.interruptions, seconds)
+        sum::of_rounds(
+            &self.rounds,
+            self.complete_bytes,
+            self.interruptions,
+            seconds,
+        )
     }
 
     /// The id of a round. All rounds of a transfer have ids that differ in the last two bytes only, by which a receiver knows what an
-    /// earlier one writes (`crates/store/src/tree_sink/endings.rs`).
+    /// earlier one writes (`crates/store/src/endings.rs`).
     fn round_id(&self) -> Uuid {
         let mut bytes = *self.first.as_bytes();
         let last = u16::from_be_bytes([bytes[14], bytes[15]]);
@@ -411,9 +439,32 @@ mod tests {
         Object::Path(b"/x".to_vec())
     }
 
+    /// Receivers of rows that are complete take no part in further rounds; one that sends, too, does.
+    #[test]
+    fn complete_receivers_are_left_out() {
+        let reader = |name: &str, port| {
+            let node = node(name, port, path());
+            NodeRequest {
+                sinks: node.sources.clone(),
+                sources: Vec::new(),
+                ..node
+            }
+        };
+        let mut both = reader("both", 3);
+        both.sources = node("both", 3, path()).sources;
+        let mut nodes = vec![node("a", 1, path()), reader("b", 2), both, reader("c", 4)];
+        let after = After {
+            complete: vec![("b".into(), 100), ("both".into(), 20)],
+            ..After::default()
+        };
+        assert_eq!(leave_out_complete(&mut nodes, &after), 120);
+        let left: Vec<_> = nodes.iter().map(|n| (&*n.name, n.sinks.len())).collect();
+        assert_eq!(left, [("a", 0), ("both", 0), ("c", 1)]);
+    }
+
     /// Only what has journals is tried again after bytes have moved.
     #[test]
-    fn trees_are_resumable() {
+    fn what_has_journals_is_resumable() {
         let request = |objects: Vec<Object>, mapping, same, sync| Request {
             label: None,
             nodes: objects
@@ -438,8 +489,15 @@ mod tests {
             Same::Kept,
             true
         )));
+        let rows = request(vec![path(), path()], Mapping::Rows, Same::Kept, true);
+        assert!(is_resumable(&rows));
+        let mut shared = rows.clone();
+        shared.nodes[1].sinks = shared.nodes[1].sources.clone();
+        assert!(is_resumable(&shared));
+        shared.nodes[1].sinks[0].destination = Some("one".into());
         for request in [
-            request(vec![path()], Mapping::Rows, Same::Kept, true),
+            shared,
+            request(vec![path(), Object::Null], Mapping::Rows, Same::Kept, true),
             request(vec![path()], trees, Same::Sent, true),
             request(vec![path()], trees, Same::Kept, false),
             request(vec![path(), Object::Memory(5)], trees, Same::Kept, true),

@@ -1,6 +1,6 @@
 //! Any bytes are decoded without harm: specifications, lists of hosts, journals.
 
-use ropewalk_model::journal::{Header, Records, Safe, Version, decode, ending};
+use ropewalk_model::journal::{Header, Records, Safe, Shift, Version, decode, ending};
 use ropewalk_model::{Range, TransferSpec, host_list};
 
 #[path = "../../../fuzz/mutate.rs"]
@@ -70,14 +70,25 @@ fn journal() -> Vec<u8> {
         number,
         path: b"sub/file",
         version,
+        shift: None,
         inode: 12,
         range,
         digest,
+    };
+    let shift = Some(Shift {
+        by: 1 << 40,
+        wanted: 1000,
+    });
+    let range = Range::new(1 << 40, (1 << 40) + 1000);
+    let row = Safe {
+        shift,
+        ..safe(2, range, None)
     };
     let mut records = Records::default();
     let mut bytes = records.safe([
         safe(0, Range::new(0, 4096), Some([7; 32])),
         safe(1, Range::new(4096, 5000), None),
+        row,
     ]);
     bytes.extend(records.gone([1]));
     bytes.extend(ending());
@@ -90,8 +101,17 @@ fn journals() {
     fuzz("journals", &[journal()], |input| {
         let files = decode(input);
         for file in &files {
-            let end = file.safe.last().map_or(0, |last| last.end);
-            assert!(end <= file.version.len);
+            let in_source = |range| match file.shift {
+                Some(shift) => shift.in_source(range).map_or(u64::MAX, |range| range.end),
+                None => range.end,
+            };
+            assert!(
+                file.units
+                    .iter()
+                    .all(|unit| in_source(unit.range) <= file.version.len)
+            );
+            let safe = file.safe.len_bytes();
+            assert!(safe <= file.version.len, "{safe} of {}", file.version.len);
             let units = file.units.iter().map(|unit| unit.range);
             assert!(
                 units

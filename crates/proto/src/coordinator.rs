@@ -59,6 +59,7 @@ mod membership;
 #[cfg(test)]
 mod membership_tests;
 mod node;
+mod origins;
 mod outcome;
 #[cfg(test)]
 mod outcome_tests;

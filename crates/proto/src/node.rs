@@ -25,6 +25,7 @@ mod close;
 mod durable;
 mod early;
 pub mod fetch;
+mod grace;
 mod lanes;
 mod life;
 mod messages;
@@ -37,6 +38,7 @@ mod tests;
 pub use close::{Close, Unfinished};
 pub use durable::{Promise, Syncs};
 pub use early::{Waiting, gives_names_early};
+pub use grace::{GRACE_TIME, Grace, STILL_TIME};
 pub use lanes::{Arrival, Link, UNITS_OUTSTANDING_DATAGRAMS, UNITS_OUTSTANDING_MAX};
 pub use life::Life;
 pub use rail_health::{RailHealth, Seen, Silence};
@@ -166,6 +168,8 @@ pub struct Node {
     is_renamed: bool,
     notes: Vec<String>,
     end: Option<End>,
+    // Its master is gone.
+    grace: Option<Grace>,
     // Until speeds are known the master wants statuses this often.
     beat: Option<Nanos>,
 }
@@ -198,6 +202,7 @@ impl Node {
             is_renamed: false,
             notes: Vec::new(),
             end: None,
+            grace: None,
             beat: Some(beat).filter(|beat| *beat > Nanos::ZERO),
         }
     }

@@ -490,7 +490,10 @@ impl<'a> World<'a> {
                 let Some(body) = body.filter(|_| !self.dead[node as usize]) else {
                     continue;
                 };
-                self.mail.send_to_master(node, body, self.now);
+                // Without a master it is not sent, and what was observed for it is what lanes go by.
+                if !self.is_master_dead {
+                    self.mail.send_to_master(node, body, self.now);
+                }
                 self.statuses.entry(next_at).or_default().push(node);
             }
         }

@@ -4,6 +4,9 @@
 //! node7 writes `copy1` from offset 2048 on). Several nodes that share a file system write one
 //! temporary file, because nothing shortens it and its name follows from the transfer's id.
 //!
+//! Where it is known which bytes of which files the rows take, what is safe is recorded in a journal beside the temporary name of an own
+//! file, and the next transfer to that file goes on there ([`resume`]).
+//!
 //! A temporary file is its owner's alone. With its name it gets the mode of the file it replaces, else that of the
 //! source, else what the system gives new files. Where a range is written into a file ([`SinkFile::keeps_rest`]), the
 //! temporary one begins as a copy of it, so that the range appears as a whole or not at all.
@@ -13,19 +16,26 @@ use std::fs::File;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, OnceLock};
 
-use ropewalk_model::{Layout, Piece, Range};
+use ropewalk_model::journal::Adopt;
+use ropewalk_model::{Layout, Piece, Range, RangeSet};
 use rustix::fs::{FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
+use crate::endings::await_endings;
 use crate::error::{Operation, StoreError};
 use crate::open_files::lock;
-use crate::sink::{Landed, Sink, SinkExtent};
+use crate::progress::Progress;
+use crate::sink::{Landed, Present, Sink, SinkExtent, Unit};
 use crate::staging::{Staging, Target, open_parent, reserve, temporary_name};
 use crate::sys;
 use crate::version::Version;
+
+mod resume;
+pub use resume::Origin;
+use resume::Sources;
 
 /// A file to be written.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -67,6 +77,11 @@ struct Row {
     temporary: Vec<u8>,
     /// The file whose other bytes are kept, as it was when they were copied.
     rest: Mutex<Option<Version>>,
+    /// Where its bytes come from, as far as that is known.
+    sources: Sources,
+    progress: Mutex<Progress>,
+    /// Of the temporary file, as the journal has it.
+    inode: OnceLock<u64>,
 }
 
 impl FileSink {
@@ -89,10 +104,48 @@ impl FileSink {
         id: &str,
         shared: bool,
     ) -> Result<Self, StoreError> {
-        let rows: Result<Vec<Row>, StoreError> =
-            files.into_iter().map(|file| Row::new(file, id)).collect();
+        Self::make(layout, files, id, shared, None)
+    }
+
+    /// As [`FileSink::create`] of files that only this node writes: what is safe is recorded while they are written, and what an earlier
+    /// transfer to them has made safe is taken over ([`present`](crate::Sink::present)). Waits for one that is about to end.
+    ///
+    /// * `origins`: which bytes of which files those of the layout are. Others are neither recorded nor taken over.
+    /// * `adopt`: what of an earlier transfer's bytes is taken over.
+    ///
+    /// # Errors
+    /// As [`FileSink::create`]; what was taken over stays for a later transfer then.
+    pub fn update(
+        layout: Layout,
+        files: Vec<SinkFile>,
+        id: &str,
+        origins: &[Origin],
+        adopt: Adopt,
+    ) -> Result<Self, StoreError> {
+        Self::make(layout, files, id, false, Some((origins, adopt)))
+    }
+
+    fn make(
+        layout: Layout,
+        files: Vec<SinkFile>,
+        id: &str,
+        shared: bool,
+        resumed: Option<(&[Origin], Adopt)>,
+    ) -> Result<Self, StoreError> {
+        let mut rows = Vec::with_capacity(files.len());
+        for (object, file) in (0..).zip(files) {
+            let mut row = Row::new(file, id)?;
+            if let Some((origins, _)) = resumed {
+                row.sources = Sources::of(&layout, object, origins);
+            }
+            if !row.sources.is_empty() {
+                await_endings(&row.file.path, id)?;
+                row.progress = Mutex::new(Progress::of(None));
+            }
+            rows.push(row);
+        }
         let rows = Rows {
-            rows: rows?,
+            rows,
             new_names: Mutex::default(),
             landed: Mutex::default(),
             taken_over: AtomicBool::new(false),
@@ -106,12 +159,15 @@ impl FileSink {
             staging: Staging::new(layout, rows, false),
             shared,
         };
+        if let Some((_, adopt)) = resumed {
+            let rows = sink.rows().iter();
+            rows.filter(|row| !row.sources.is_empty())
+                .for_each(|row| row.take_over(adopt));
+        }
         let mut made = Vec::new();
         if let Err(error) = sink.prepare(&mut made) {
-            if !sink.shared {
-                for object in made {
-                    sink.rows()[object].remove();
-                }
+            for (object, row) in sink.rows().iter().enumerate().filter(|_| !sink.shared) {
+                row.leave(made.contains(&object));
             }
             return Err(error);
         }
@@ -148,9 +204,12 @@ impl FileSink {
                     other: other.file.path.clone(),
                 });
             }
-            if new && row.file.keeps_rest {
-                row.copy_rest(&file)?;
+            let is_resumed = !lock(&row.progress).adopted.is_empty();
+            if is_resumed || new && row.file.keeps_rest {
+                let layout = is_resumed.then_some((&self.staging.layout, object as u32));
+                row.copy_rest(&file, layout)?;
             }
+            row.describe(stat.st_ino);
             let pieces = self.staging.layout.pieces().iter();
             for Piece {
                 range,
@@ -209,6 +268,9 @@ impl Row {
             name,
             temporary,
             rest: Mutex::default(),
+            sources: Sources::default(),
+            progress: Mutex::new(Progress::off()),
+            inode: OnceLock::new(),
         };
         row.standing()?;
         Ok(row)
@@ -226,26 +288,40 @@ impl Row {
         standing(&self.parent, &self.name, &self.file.path)
     }
 
-    /// Fills the temporary file with what stands under the final name.
-    fn copy_rest(&self, file: &File) -> Result<(), StoreError> {
-        let Some(standing) = self.standing()?.filter(is_file) else {
-            return Ok(());
+    /// Fills the temporary file with what stands under the final name, where its other bytes are kept.
+    ///
+    /// * `taken_over`: an earlier transfer's file, of which the bytes of this object stay.
+    fn copy_rest(&self, file: &File, taken_over: Option<(&Layout, u32)>) -> Result<(), StoreError> {
+        let standing = self.standing()?.filter(is_file);
+        let standing = standing.filter(|_| self.file.keeps_rest);
+        let old = standing.map(|stat| self.open_standing(&stat)).transpose()?;
+        let old = old.as_ref().map(|(old, version, len)| {
+            *lock(&self.rest) = Some(*version);
+            (old, *len)
+        });
+        let copied = match (taken_over, old) {
+            (Some((layout, object)), old) => self.restore_rest(file, layout, object, old),
+            (None, Some((mut old, len))) => {
+                reserve(file, &self.temporary_path(), 0, len)?;
+                // In the kernel, by reference where the file system can.
+                std::io::copy(&mut old, &mut &*file).map(|_| ())
+            }
+            (None, None) => Ok(()),
         };
+        copied.map_err(|error| StoreError::from_io(Operation::Write, self.temporary_path(), &error))
+    }
+
+    /// The file of the final name, which of its versions that is, and its length.
+    fn open_standing(&self, standing: &Stat) -> Result<(File, Version, u64), StoreError> {
         let failed = |operation, errno| StoreError::from_errno(operation, &self.file.path, errno);
         let flags = OFlags::RDONLY | OFlags::NONBLOCK;
         let old = sys::open_beneath(self.parent.as_fd(), &self.name, flags, Mode::empty())
             .map_err(|errno| failed(Operation::Open, errno))?;
         let stat = rustix::fs::fstat(&old).map_err(|errno| failed(Operation::Inspect, errno))?;
-        if Version::of(&stat) != Version::of(&standing) {
+        if Version::of(&stat) != Version::of(standing) {
             return Err(self.overtaken());
         }
-        reserve(file, &self.temporary_path(), 0, stat.st_size as u64)?;
-        // In the kernel, by reference where the file system can.
-        std::io::copy(&mut &File::from(old), &mut &*file).map_err(|error| {
-            StoreError::from_io(Operation::Write, self.temporary_path(), &error)
-        })?;
-        *lock(&self.rest) = Some(Version::of(&stat));
-        Ok(())
+        Ok((File::from(old), Version::of(&stat), stat.st_size as u64))
     }
 
     fn overtaken(&self) -> StoreError {
@@ -339,6 +415,31 @@ impl Row {
     fn sync_folder(&self) -> Result<(), StoreError> {
         rustix::fs::fsync(&self.parent)
             .map_err(|errno| StoreError::from_errno(Operation::Sync, &self.parent_path, errno))
+    }
+
+    /// Ends where the sink could not be made: what was taken over stays.
+    ///
+    /// * `is_made`: the temporary file was made just now.
+    fn leave(&self, is_made: bool) {
+        let mut progress = lock(&self.progress);
+        if !progress.adopted.is_empty() {
+            return progress.end_journal();
+        }
+        if is_made {
+            self.remove();
+        }
+        if !progress.is_off {
+            progress.remove_own_journal(&self.stage());
+        }
+    }
+
+    /// Removes what is temporary.
+    fn discard(&self) {
+        self.remove();
+        let mut progress = lock(&self.progress);
+        if !progress.is_off {
+            progress.remove_journals(&self.stage());
+        }
     }
 
     fn remove(&self) {
@@ -444,17 +545,50 @@ impl Sink for FileSink {
         self.staging.sync()
     }
 
+    fn present(&self) -> Present {
+        let mut present = Present::default();
+        for row in self.rows() {
+            let progress = lock(&row.progress);
+            present.adopted = present.adopted.union(&progress.adopted);
+            present.units.extend(&progress.units);
+        }
+        present
+    }
+
+    fn record(&self, safe: &RangeSet, units: &[Unit]) {
+        self.rows().iter().for_each(|row| row.record(safe, units));
+    }
+
+    fn kept_partial(&self) -> Option<(PathBuf, u64)> {
+        resume::kept(self.rows())
+    }
+
     fn commit(&self) -> Result<(), StoreError> {
         let mut ended = lock(&self.staging.ended);
         if *ended {
             return Ok(());
         }
+        self.note_ending();
         self.staging.sync()?;
         self.staging.check()?;
         self.rename_all()?;
+        for row in self.rows() {
+            let mut progress = lock(&row.progress);
+            if !progress.is_off {
+                progress.remove_journals(&row.stage());
+            }
+        }
         self.staging.close();
         *ended = true;
         Ok(())
+    }
+
+    fn commit_whole_files(&self, missing: &RangeSet) -> Result<bool, StoreError> {
+        if missing.is_empty() {
+            return self.commit().map(|()| true);
+        }
+        self.set_aside();
+        Ok(false)
     }
 
     fn landed(&self) -> Landed {
@@ -464,8 +598,36 @@ impl Sink for FileSink {
     fn discard(&self) {
         let mut ended = lock(&self.staging.ended);
         if !*ended {
+            self.note_ending();
             self.staging.close();
-            self.rows().iter().for_each(Row::remove);
+            self.rows().iter().for_each(Row::discard);
+            *ended = true;
+        }
+    }
+
+    fn keep_more(&self) {
+        let rows = self.rows().iter();
+        rows.for_each(|row| lock(&row.progress).keep_more());
+    }
+
+    fn give_up(&self, bytes: &RangeSet) {
+        self.rows().iter().for_each(|row| row.give_up(bytes));
+    }
+
+    fn note_ending(&self) {
+        let rows = self.rows().iter();
+        rows.for_each(|row| lock(&row.progress).note_ending());
+    }
+
+    fn set_aside(&self) {
+        let mut ended = lock(&self.staging.ended);
+        if !*ended {
+            self.staging.close();
+            for row in self.rows() {
+                if !lock(&row.progress).keep_all(&row.stage()) {
+                    row.discard();
+                }
+            }
             *ended = true;
         }
     }

@@ -250,6 +250,7 @@ mod tests {
             number,
             path,
             version: version(len),
+            shift: None,
             inode: 77,
             range,
             digest: None,

@@ -11,6 +11,8 @@
 //! followed. Linux only, as the rest of the data plane.
 
 mod appended;
+mod claims;
+mod endings;
 mod error;
 mod file_sink;
 mod file_systems;
@@ -27,6 +29,7 @@ mod open_files;
 mod parallel;
 mod pattern;
 mod place;
+mod progress;
 mod remains;
 mod roots;
 mod sink;
@@ -39,7 +42,7 @@ mod wildcard;
 
 pub use appended::AppendedFile;
 pub use error::{Operation, StoreError};
-pub use file_sink::{FileSink, SinkFile, check_replaceable};
+pub use file_sink::{FileSink, Origin, SinkFile, check_replaceable};
 pub use filter::{BadPattern, Filter, FilterRule};
 pub use home::from_home;
 pub use manifest::{

@@ -11,11 +11,11 @@ use std::time::{Duration, SystemTime};
 use rustix::fs::{Dir, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
+use crate::claims::TAKEN;
 use crate::error::{Operation, StoreError};
 use crate::journal::{self, Found, Left};
 use crate::staging::{is_temporary, open_parent, temporary_begin, try_remove_entry};
 use crate::sys;
-use crate::tree_sink::TAKEN;
 
 /// Why a leftover may, or may not, be removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -146,15 +146,7 @@ fn find(
         let times = names.journals.iter();
         let times = times.filter_map(|name| sys::stat_entry(folder.as_fd(), name).ok());
         let written = times.max_by_key(|stat| stat.st_mtime);
-        let mut files: BTreeMap<&[u8], (u64, u64)> = BTreeMap::new();
-        for file in left.iter().flat_map(|left| &left.files) {
-            let known = files.entry(&file.path).or_default();
-            *known = (known.0 + file.safe.len_bytes(), file.version.len);
-        }
-        let (safe, total) = files.values().fold((0, 0), |sum, file| {
-            (sum.0 + file.0.min(file.1), sum.1 + file.1)
-        });
-        let files = files.len() as u64;
+        let (safe, total, files) = recorded(&left);
         let folder = folder.try_clone();
         found.push(Remain {
             path: path.join(OsStr::from_bytes(&first)),
@@ -169,6 +161,28 @@ fn find(
         });
     }
     Ok(())
+}
+
+/// Bytes that are safe, and all, of the files of journals, and how many these are. Sources of rows are written into one file.
+fn recorded(left: &[Left]) -> (u64, u64, u64) {
+    let mut trees: BTreeMap<&[u8], (u64, u64)> = BTreeMap::new();
+    let (mut safe, mut total, mut files) = (0_u64, 0_u64, 0);
+    for file in left.iter().flat_map(|left| &left.files) {
+        if let Some(shift) = file.shift {
+            safe = safe.saturating_add(file.safe.len_bytes());
+            total = total.saturating_add(shift.wanted);
+            files = 1;
+            continue;
+        }
+        let known = trees.entry(&file.path).or_default();
+        *known = (known.0 + file.safe.len_bytes(), file.version.len);
+    }
+    for (of_file, len) in trees.values() {
+        safe = safe.saturating_add(*of_file.min(len));
+        total = total.saturating_add(*len);
+        files += 1;
+    }
+    (safe, total, files)
 }
 
 /// What there is of one temporary name.

@@ -37,6 +37,7 @@ use ropewalk_model::{CHUNK_LEN, Layout, RangeSet};
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 
+use crate::endings::await_endings;
 use crate::error::{Operation, StoreError};
 use crate::file_systems::FileSystem;
 use crate::filter::Filter;
@@ -44,6 +45,7 @@ use crate::folders::Folders;
 use crate::manifest::{Entry, EntryKind, parent_of};
 use crate::open_files::lock;
 use crate::parallel;
+use crate::progress::Progress;
 use crate::sink::Landed;
 use crate::staging::{SYNC_EACH_MAX, Staging, Target, open_parent, reserve, temporary_name};
 use crate::sys;
@@ -53,7 +55,6 @@ mod as_sink;
 mod checksums;
 mod commit;
 mod early;
-mod endings;
 mod extra;
 mod kept;
 mod links;
@@ -63,11 +64,9 @@ mod resume;
 mod same;
 mod standing;
 use adopt::Leftover;
-pub(crate) use adopt::TAKEN;
 pub use parts::Part;
 use parts::merge;
 pub use preview::{Act, Preview, Previewed};
-use resume::Progress;
 pub use ropewalk_model::journal::{Adopt, KEPT_MIN, KEPT_MIN_FAILED};
 pub use same::{Stays, Wish};
 pub use standing::Standing;
@@ -241,7 +240,7 @@ impl TreeSink {
             There::Known(..) => false,
         };
         if adopt.is_some() {
-            endings::await_endings(dest, id)?;
+            await_endings(dest, id)?;
         }
         let (mut tree, layout, inside) = Tree::open(dest, parts, id)?;
         tree.stays = stays;
@@ -417,7 +416,7 @@ impl Tree {
             let is_later = self.was_told && self.entries.iter().all(Entry::is_empty);
             let is_written = self.unchanged.is_empty() && !is_later;
             if is_written {
-                self.begin_journal()?;
+                lock(&self.progress).begin(&self.stage(), self.reserved())?;
             }
             self.adopt(layout, leftovers);
             return match is_written {
@@ -425,7 +424,7 @@ impl Tree {
                 false => Ok(()),
             };
         }
-        self.begin_journal()?;
+        lock(&self.progress).begin(&self.stage(), self.reserved())?;
         let is_new = self.open_root()?;
         let held = self.adopt(layout, leftovers);
         let there = self.unchanged_bytes(layout).len_bytes() + held;
@@ -481,14 +480,13 @@ impl Tree {
 
     /// Removes the journal of a sink that could not be made, unless it is of something.
     fn remove_unused_journal(&self) {
-        let (is_off, node) = {
-            let progress = lock(&self.progress);
-            (progress.is_off, progress.node)
-        };
+        let mut progress = lock(&self.progress);
         match sys::stat_entry(self.stage_parent.as_fd(), &self.temporary) {
-            Err(Errno::NOENT) if !is_off => self.remove_own_journal(),
-            _ if node.is_some() && self.was_told => self.remove_own_journal(),
-            _ => self.end_journal(),
+            Err(Errno::NOENT) if !progress.is_off => progress.remove_own_journal(&self.stage()),
+            _ if progress.node.is_some() && self.was_told => {
+                progress.remove_own_journal(&self.stage());
+            }
+            _ => progress.end_journal(),
         }
     }
 

@@ -75,7 +75,6 @@ impl Fetch {
             && sinks.sync().is_ok()
         {
             record(sinks, &settled);
-            sinks.note_ending();
         }
     }
 

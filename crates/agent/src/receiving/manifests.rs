@@ -8,7 +8,8 @@ use ropewalk_proto::control::{self, Same, Verify};
 use ropewalk_proto::coordinator;
 use ropewalk_proto::node::{self, Failure};
 use ropewalk_store::{
-    FileSink, MemorySink, NullSink, Present, Sink, SinkFile, StoreError, TreeSink, Wish,
+    FileSink, Identity, MemorySink, NullSink, Origin, Present, Sink, SinkFile, StoreError,
+    TreeSink, Wish,
 };
 
 use super::Fetch;
@@ -50,6 +51,24 @@ fn apart(path: &Path) -> Failure {
          (is it mounted on every host, under one path?), or a later run has taken it over. No file was renamed into place; use \
          --destinations copies for separate places"
     ))
+}
+
+/// Which bytes of which files those of rows are.
+fn origins(plan: &control::Plan) -> Vec<Origin> {
+    let origins = plan.origins.iter().filter_map(|origin| {
+        let identity = origin.identity.as_ref()?;
+        Some(Origin {
+            range: control::range(origin.start, origin.length),
+            offset: origin.offset,
+            name: origin.name.clone(),
+            identity: Identity {
+                len: identity.length,
+                mtime_seconds: identity.modified_seconds,
+                mtime_nanoseconds: identity.modified_nanoseconds,
+            },
+        })
+    });
+    origins.collect()
 }
 
 /// A sink with the bytes that it takes and where its units begin and end.
@@ -143,8 +162,14 @@ impl Fetch {
                         keeps_rest,
                     };
                     let files = paths.into_iter().map(file).collect();
-                    let sink = FileSink::create(layout.clone(), files, &id, shared)
-                        .map_err(|error| refused(&error))?;
+                    let sink = match shared {
+                        true => FileSink::create(layout.clone(), files, &id, true),
+                        false => {
+                            let adopt = self.member.wish().adopt;
+                            FileSink::update(layout.clone(), files, &id, &origins(plan), adopt)
+                        }
+                    };
+                    let sink = sink.map_err(|error| refused(&error))?;
                     (layout.ranges(), Arc::new(sink) as Arc<dyn Sink>, layout)
                 }
                 tree @ OpenSink::Tree { .. } => self.make_tree(plan, tree, &id, &mut looked)?,

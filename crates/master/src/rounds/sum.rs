@@ -6,8 +6,8 @@
 use std::collections::BTreeMap;
 
 use ropewalk_proto::report::{
-    ControlReport, InterruptionReport, LandingReport, MergedReport, NodeReport, Outcome,
-    PairReport, Report,
+    ControlReport, DestinationReport, InterruptionReport, LandingReport, MergedReport, NodeReport,
+    Outcome, PairReport, Report,
 };
 
 /// Bytes that a round found at its destinations.
@@ -34,9 +34,11 @@ fn is_known(report: &Report) -> bool {
 /// The report of a transfer.
 ///
 /// * `rounds`: at least one, in order.
+/// * `complete_bytes`: what receivers have that were left out of later rounds, since their rows were complete.
 /// * `seconds`: from the start of the command.
 pub(super) fn of_rounds(
     rounds: &[Report],
+    complete_bytes: u64,
     interruptions: Vec<InterruptionReport>,
     seconds: f64,
 ) -> Report {
@@ -46,7 +48,8 @@ pub(super) fn of_rounds(
         (Some(first), Some(end)) => (*first, *end),
         _ => (last, last),
     };
-    let moved_before = found_bytes(end).saturating_sub(found_bytes(first));
+    let found = found_bytes(end).saturating_add(complete_bytes);
+    let moved_before = found.saturating_sub(found_bytes(first));
     let has_moved = moved_before + end.delivered_bytes > 0;
     let mut report = Report {
         // A round that was refused follows others that were not.
@@ -104,6 +107,13 @@ pub(super) fn of_rounds(
         let named = others.flat_map(|round| &round.destinations);
         let same = named.filter(|other| other.nodes == destination.nodes);
         destination.files += same.map(|other| other.files).sum::<u64>();
+    }
+    let others = known.iter().flat_map(|round| &round.destinations);
+    for complete in others.filter(|other| other.complete) {
+        let is_same = |known: &DestinationReport| known.nodes == complete.nodes;
+        if !report.destinations.iter().any(is_same) {
+            report.destinations.push(complete.clone());
+        }
     }
     report
 }
@@ -240,7 +250,7 @@ fn control(rounds: &[Report]) -> ControlReport {
 
 #[cfg(test)]
 mod tests {
-    use ropewalk_proto::report::{DestinationReport, ErrorKind};
+    use ropewalk_proto::report::ErrorKind;
 
     use super::*;
 
@@ -283,7 +293,7 @@ mod tests {
             round(Outcome::Partial, 200, 260, 140),
             round(Outcome::Done, 200, 400, 400),
         ];
-        let sum = of_rounds(&rounds, interruption(), 100.0);
+        let sum = of_rounds(&rounds, 0, interruption(), 100.0);
         assert_eq!(sum.outcome, Outcome::Done);
         assert_eq!((sum.wanted_bytes, sum.delivered_bytes), (850, 850));
         let landing = &sum.landing;
@@ -296,6 +306,27 @@ mod tests {
         assert_eq!(sum.interruptions, interruption());
     }
 
+    /// What a receiver has that was left out of the last round, since it was complete, is counted once, and named.
+    #[test]
+    fn complete_receivers_count() {
+        let copy = |node: &str, complete| DestinationReport {
+            nodes: vec![node.into()],
+            complete,
+            files: u64::from(complete),
+            error: None,
+        };
+        // Of 1000 bytes 400 are of a receiver that had 50 of them from an earlier run.
+        let mut first = round(Outcome::Failed, 0, 50, 500);
+        first.destinations = vec![copy("a", true), copy("b", false)];
+        let mut last = round(Outcome::Done, 0, 150, 450);
+        last.wanted_bytes = 450;
+        last.destinations = vec![copy("b", true)];
+        let sum = of_rounds(&[first, last], 400, interruption(), 9.0);
+        assert_eq!((sum.wanted_bytes, sum.delivered_bytes), (950, 950));
+        assert_eq!(sum.landing.resumed_bytes, 50);
+        assert_eq!(sum.destinations, [copy("b", true), copy("a", true)]);
+    }
+
     /// A round that ended before it knew what was wanted says how it ended, and nothing about bytes.
     #[test]
     fn the_last_round_may_know_nothing() {
@@ -304,13 +335,14 @@ mod tests {
         last.error_kind = Some(ErrorKind::Refused);
         let sum = of_rounds(
             &[round(Outcome::Failed, 0, 0, 300), last.clone()],
+            0,
             interruption(),
             9.0,
         );
         assert_eq!(sum.outcome, Outcome::Failed);
         assert_eq!(sum.error.as_deref(), Some("b: no such file"));
         assert_eq!((sum.wanted_bytes, sum.delivered_bytes), (1000, 300));
-        let none = of_rounds(&[last.clone(), last], interruption(), 9.0);
+        let none = of_rounds(&[last.clone(), last], 0, interruption(), 9.0);
         assert_eq!(none.outcome, Outcome::Refused);
     }
 
@@ -335,7 +367,7 @@ mod tests {
         let mut last = round(Outcome::Done, 0, 300, 700);
         last.landing.merged = vec![merged("new", 4), merged("old", 5)];
         last.destinations = vec![copy("new", 4), copy("old", 5)];
-        let sum = of_rounds(&[first, last], interruption(), 9.0);
+        let sum = of_rounds(&[first, last], 0, interruption(), 9.0);
         assert_eq!(sum.landing.merged, [merged("old", 7)]);
         assert_eq!(sum.destinations, [copy("new", 7), copy("old", 7)]);
     }

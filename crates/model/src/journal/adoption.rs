@@ -77,12 +77,15 @@ impl Recorded {
     }
 }
 
-/// What several journals of one copy say of a file is said of it together; of two files under one path the first one counts.
+/// What several journals of one copy say of a file is said of it together; of two files under one path the first one counts. Sources
+/// of rows are one where name, version and shift are the same.
 #[must_use]
 pub fn joined(recorded: impl IntoIterator<Item = Recorded>) -> Vec<Recorded> {
-    let mut all: BTreeMap<Vec<u8>, Recorded> = BTreeMap::new();
+    type Key = (Vec<u8>, Option<(u64, Version)>);
+    let mut all: BTreeMap<Key, Recorded> = BTreeMap::new();
     for file in recorded {
-        match all.entry(file.path.clone()) {
+        let of_rows = file.shift.map(|shift| (shift.by, file.version));
+        match all.entry((file.path.clone(), of_rows)) {
             Slot::Vacant(place) => drop(place.insert(file)),
             Slot::Occupied(mut known) => {
                 let known = known.get_mut();
@@ -219,7 +222,7 @@ impl Takeover {
 mod tests {
     use super::*;
     use crate::Range;
-    use crate::journal::Unit;
+    use crate::journal::{Shift, Unit};
 
     fn recorded(path: &[u8], inode: u64, safe: Range) -> Recorded {
         Recorded {
@@ -229,6 +232,7 @@ mod tests {
                 mtime_seconds: 1,
                 mtime_nanoseconds: 2,
             },
+            shift: None,
             inode,
             safe: RangeSet::from(safe),
             units: Vec::new(),
@@ -339,6 +343,31 @@ mod tests {
         ]);
         let safe = RangeSet::from_ranges([Range::new(0, 10), Range::new(20, 30)]);
         assert_eq!((files.len(), &files[0].safe), (2, &safe));
+    }
+
+    /// Of rows each source is one of its own: another shift, or another version, is another source. How much of it is wanted differs
+    /// from node to node.
+    #[test]
+    fn journals_of_one_source_are_joined() {
+        let row = |by, mtime_seconds, wanted, safe| {
+            let file = recorded(b"half", 1, safe);
+            Recorded {
+                shift: Some(Shift { by, wanted }),
+                version: Version {
+                    mtime_seconds,
+                    ..file.version
+                },
+                ..file
+            }
+        };
+        let files = joined([
+            row(0, 1, 10, Range::new(0, 10)),
+            row(5, 1, 10, Range::new(10, 20)),
+            row(0, 2, 10, Range::new(20, 30)),
+            row(0, 1, 30, Range::new(30, 40)),
+        ]);
+        let safe = RangeSet::from_ranges([Range::new(0, 10), Range::new(30, 40)]);
+        assert_eq!((files.len(), &files[0].safe), (3, &safe));
     }
 
     /// Of two leftovers of a file one is of use.

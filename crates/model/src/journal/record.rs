@@ -8,7 +8,7 @@ use crate::{Layout, Range, RangeSet, UNIT_LEN_MIN};
 const NAME: &[u8] = b"ropewalk journal ";
 
 /// The version that is written and read.
-const VERSION: &[u8] = b"3";
+const VERSION: &[u8] = b"4";
 
 /// Digits of a version at most.
 const VERSION_LEN_MAX: usize = 9;
@@ -29,6 +29,7 @@ const STRETCH: u8 = 2;
 const UNIT: u8 = 3;
 const GONE: u8 = 4;
 const ENDING: u8 = 5;
+const ROW: u8 = 6;
 
 /// Bytes of a record's checksum.
 pub const CHECKSUM_LEN: usize = 8;
@@ -138,18 +139,38 @@ impl Header {
     }
 }
 
+/// Which bytes of its source a file of rows has: one source of several, and not from its begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shift {
+    /// Offset in the file less offset in the source, modulo 2^64.
+    pub by: u64,
+    /// Bytes of the file that rows take from this source.
+    pub wanted: u64,
+}
+
+impl Shift {
+    /// Bytes of the source that bytes of the file are.
+    #[must_use]
+    pub fn in_source(&self, range: Range) -> Option<Range> {
+        let start = range.start.wrapping_sub(self.by);
+        Some(Range::new(start, start.checked_add(range.len())?))
+    }
+}
+
 /// Bytes of a file that are on stable storage.
 #[derive(Clone, Debug)]
 pub struct Safe<'a> {
     /// The file's number: it keeps that in one journal.
     pub number: u32,
-    /// Its path below the copy.
+    /// Its path below the copy; of rows the last component of the source's path.
     pub path: &'a [u8],
     /// The version that the bytes are of.
     pub version: Version,
+    /// Of rows: which bytes of the source they are. Each source of a file has a number of its own.
+    pub shift: Option<Shift>,
     /// Of the file that has the bytes; 0 where that changes.
     pub inode: u64,
-    /// Bytes of the file.
+    /// Bytes of the file. Where they are none it is only described.
     pub range: Range,
     /// Their BLAKE3, where they are a unit that was received with it.
     pub digest: Option<[u8; 32]>,
@@ -171,10 +192,12 @@ pub fn records_len(path: usize, len: u64) -> u64 {
 /// What a journal says of one file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recorded {
-    /// Its path below the copy.
+    /// Its path below the copy; of rows the last component of the source's path.
     pub path: Vec<u8>,
     /// The version that the bytes are of.
     pub version: Version,
+    /// Of rows: which bytes of the source they are.
+    pub shift: Option<Shift>,
     /// Of the file that has the bytes; 0 where that is not known.
     pub inode: u64,
     /// Bytes of the file that are on stable storage.
@@ -215,6 +238,9 @@ impl Records {
             if self.known.insert(one.number) {
                 add(&mut out, &file_payload(&one));
             }
+            if one.range.is_empty() {
+                continue;
+            }
             let mut payload = vec![one.digest.map_or(STRETCH, |_| UNIT)];
             payload.extend(one.number.to_le_bytes());
             payload.extend(one.range.start.to_le_bytes());
@@ -247,12 +273,16 @@ pub fn ending() -> Vec<u8> {
 }
 
 fn file_payload(safe: &Safe<'_>) -> Vec<u8> {
-    let mut payload = vec![FILE];
+    let mut payload = vec![safe.shift.map_or(FILE, |_| ROW)];
     payload.extend(safe.number.to_le_bytes());
     payload.extend(safe.version.len.to_le_bytes());
     payload.extend(safe.version.mtime_seconds.to_le_bytes());
     payload.extend(safe.version.mtime_nanoseconds.to_le_bytes());
     payload.extend(safe.inode.to_le_bytes());
+    if let Some(shift) = safe.shift {
+        payload.extend(shift.by.to_le_bytes());
+        payload.extend(shift.wanted.to_le_bytes());
+    }
     payload.extend(safe.path);
     payload
 }
@@ -306,24 +336,35 @@ fn read(files: &mut BTreeMap<u32, Recorded>, payload: &[u8]) -> Option<()> {
             let file = files.get_mut(&number)?;
             let start = u64::from_le_bytes(take(&mut rest)?);
             let end = start.checked_add(u64::from_le_bytes(take(&mut rest)?))?;
-            if end > file.version.len {
+            let range = Range::new(start, end);
+            let in_source = file.shift.map_or(Some(range), |one| one.in_source(range))?;
+            if in_source.end > file.version.len {
                 return None;
             }
-            let range = Range::new(start, end);
             if kind == UNIT {
                 let digest = take(&mut rest)?;
                 file.units.push(Unit { range, digest });
             }
             file.safe.insert(range);
         }
-        FILE => {
+        FILE | ROW => {
+            let version = Version {
+                len: u64::from_le_bytes(take(&mut rest)?),
+                mtime_seconds: i64::from_le_bytes(take(&mut rest)?),
+                mtime_nanoseconds: u32::from_le_bytes(take(&mut rest)?),
+            };
+            let inode = u64::from_le_bytes(take(&mut rest)?);
+            let shift = match kind {
+                ROW => Some(Shift {
+                    by: u64::from_le_bytes(take(&mut rest)?),
+                    wanted: u64::from_le_bytes(take(&mut rest)?),
+                }),
+                _ => None,
+            };
             let file = Recorded {
-                version: Version {
-                    len: u64::from_le_bytes(take(&mut rest)?),
-                    mtime_seconds: i64::from_le_bytes(take(&mut rest)?),
-                    mtime_nanoseconds: u32::from_le_bytes(take(&mut rest)?),
-                },
-                inode: u64::from_le_bytes(take(&mut rest)?),
+                version,
+                shift,
+                inode,
                 path: rest.to_vec(),
                 safe: RangeSet::new(),
                 units: Vec::new(),
@@ -398,6 +439,7 @@ mod tests {
                 mtime_seconds: -5,
                 mtime_nanoseconds: 7,
             },
+            shift: None,
             inode: 77,
             range,
             digest: None,
@@ -417,14 +459,25 @@ mod tests {
             let range = Range::new(start, start + 15);
             bytes.extend(records.safe([safe(0, b"a", 100, range)]));
         }
+        // Bytes 5 to 25 of a source, which lie behind what the file has of another one.
+        let shift = Shift {
+            by: 995,
+            wanted: 20,
+        };
+        bytes.extend(records.safe([Safe {
+            shift: Some(shift),
+            ..safe(2, b"half", 30, Range::new(1000, 1020))
+        }]));
         let all = decode(&bytes);
         assert_eq!(all[0].safe.len_bytes(), 30);
+        assert_eq!((all[2].shift, all[2].safe.len_bytes()), (Some(shift), 20));
         let holds = |part: &[Recorded], what: String| {
             for file in part {
                 let full = all.iter().find(|full| full.path == file.path).expect(&what);
                 assert!(file.safe.difference(&full.safe).is_empty(), "{what}");
                 assert!(file.units.iter().all(|unit| full.units.contains(unit)));
                 assert_eq!((full.version, full.inode), (file.version, file.inode));
+                assert_eq!(full.shift, file.shift, "{what}");
             }
         };
         for cut in 0..bytes.len() {
@@ -454,6 +507,35 @@ mod tests {
         assert_eq!(bytes.len() as u64, records_len(b"a/path".len(), len));
     }
 
+    /// Of a source that rows take from no more bytes are safe than it has, wherever they lie in the file; one that is only described
+    /// has none.
+    #[test]
+    fn bytes_of_rows_are_those_of_their_source() {
+        let shift = |by| Some(Shift { by, wanted: 10 });
+        // 1000 - 5, and 0 - 20: the file has the end of the source first.
+        for (by, range, is_of_source) in [
+            (995, Range::new(1000, 1025), true),
+            (995, Range::new(1000, 1026), false),
+            (995, Range::new(994, 1000), false),
+            (0_u64.wrapping_sub(20), Range::new(0, 10), true),
+            (0_u64.wrapping_sub(20), Range::new(0, 11), false),
+        ] {
+            let mut records = Records::default();
+            let row = Safe {
+                shift: shift(by),
+                ..safe(0, b"half", 30, range)
+            };
+            let described = Safe {
+                range: Range::new(7, 7),
+                ..row.clone()
+            };
+            let files = decode(&records.safe([described, row]));
+            assert_eq!(files.len(), 1);
+            let safe = if is_of_source { range.len() } else { 0 };
+            assert_eq!(files[0].safe.len_bytes(), safe, "{by} {range}");
+        }
+    }
+
     /// What a file had is forgotten when it is gone, and its description is written again.
     #[test]
     fn a_file_that_is_gone_is_described_again() {
@@ -478,15 +560,15 @@ mod tests {
             has_common_locks: true,
         };
         let bytes = header.encode();
-        assert_eq!(bytes, b"ropewalk journal 3\n0123456789abcdef1");
+        assert_eq!(bytes, b"ropewalk journal 4\n0123456789abcdef1");
         assert_eq!(bytes.len(), HEADER_LEN);
         let with_record = [&bytes[..], b"rest"].concat();
         assert_eq!(Header::decode(&with_record), Ok((header, &b"rest"[..])));
-        for other in ["2", "4", "10", "123456789"] {
+        for other in ["3", "5", "10", "123456789"] {
             let text = format!("ropewalk journal {other}\n0123456789abcdef1");
             let error = Header::decode(text.as_bytes()).unwrap_err();
             let words =
-                format!("the journal is of version {other}, and this program reads version 3");
+                format!("the journal is of version {other}, and this program reads version 4");
             assert!(error.to_string().starts_with(&words), "{error}");
         }
         for cut in 0..bytes.len() {

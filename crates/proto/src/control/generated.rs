@@ -543,6 +543,26 @@ pub struct Plan {
     /// of what the node wants, where all replicas are to be compared
     #[prost(message, repeated, tag = "40")]
     pub holdings: ::prost::alloc::vec::Vec<Holding>,
+    /// of what its own files of rows take; what has none is neither recorded nor continued
+    #[prost(message, repeated, tag = "60")]
+    pub origins: ::prost::alloc::vec::Vec<Origin>,
+}
+/// Of which bytes of which file bytes of the data space are, where all that hold them say the same.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Origin {
+    #[prost(uint64, tag = "1")]
+    pub start: u64,
+    #[prost(uint64, tag = "2")]
+    pub length: u64,
+    /// of the first of them in the file
+    #[prost(uint64, tag = "3")]
+    pub offset: u64,
+    /// last component of the file's path; of several that sorts first
+    #[prost(bytes = "vec", tag = "4")]
+    pub name: ::prost::alloc::vec::Vec<u8>,
+    /// of the file
+    #[prost(message, optional, tag = "5")]
+    pub identity: ::core::option::Option<Identity>,
 }
 /// What a node holds.
 #[derive(Clone, PartialEq, ::prost::Message)]

@@ -150,4 +150,18 @@ impl Coordinator {
         };
         needed.into_iter().map(gone).collect()
     }
+
+    /// Once the transfer has ended: receivers whose own copies are complete, by name, with the bytes that were received or found there.
+    #[must_use]
+    pub fn complete(&self) -> Vec<(String, u64)> {
+        let receivers = self.nodes.iter().filter(|node| node.is_receiver());
+        let complete = receivers.filter(|node| node.group.is_none() && node.is_complete());
+        let bytes = |node: &Node| {
+            let received = node.done.as_ref().map_or(0, |done| done.delivered);
+            received + node.present_bytes + node.adopted_bytes
+        };
+        complete
+            .map(|node| (node.setup.name.clone(), bytes(node)))
+            .collect()
+    }
 }

@@ -59,6 +59,8 @@ pub(super) struct Space {
     absent: Vec<String>,
     // Which bytes come from rows of files with these permissions.
     row_modes: BTreeMap<u32, RangeSet>,
+    /// Which bytes of which files the bytes of rows are.
+    pub origins: Vec<control::Origin>,
 }
 
 impl Space {
@@ -122,6 +124,7 @@ impl Coordinator {
             .max()
             .unwrap_or(0);
         self.note_row_modes();
+        self.note_origins();
         self.check_replicas()
     }
 

@@ -175,8 +175,10 @@ impl Coordinator {
                 }
             } else if !node.alive() && !node.is_complete() && !self.is_in_good_hands(node) {
                 // A killed receiver of an own copy leaves its journal, too.
-                let is_tree = matches!(self.setup.mapping, Mapping::Trees { .. });
-                let has_journal = is_tree && self.setup.options.same() == control::Same::Kept;
+                let has_journal = match self.setup.mapping {
+                    Mapping::Trees { .. } => self.setup.options.same() == control::Same::Kept,
+                    Mapping::Rows => !self.origins_of(node).is_empty(),
+                };
                 let resumable = has_journal && node.group.is_none();
                 for path in &node.temporary {
                     add(node, path, node.checked, false, None, resumable);

@@ -464,6 +464,7 @@ impl Coordinator {
         plan.lane_streams_max = self.lane_streams_max();
         plan.length = self.space.length;
         plan.sink_modes = self.sink_modes(state);
+        plan.origins = self.origins_of(state);
         plan.expected = control::or_zero(self.expected());
         plan.explore = self.balancer.is_exploring();
         let is_open = || {

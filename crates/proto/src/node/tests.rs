@@ -323,6 +323,47 @@ fn syncs_are_due_in_time() {
     ));
 }
 
+/// A node whose master is gone goes on as long as bytes come, and then finishes what it has; where there is nothing to go on with, where
+/// it has failed, and where other nodes write the same copy, it ends at once.
+#[test]
+fn a_node_without_a_master_ends() {
+    let gone = START + SECOND * 100;
+    for (life, way) in WAYS {
+        let mut bench = Bench::after(way);
+        assert_eq!(bench.node.grace_over_at(), None, "{life:?}");
+        bench.node.handle_master_gone(gone);
+        // A second call, as of a second broken connection, gives no more time.
+        bench.node.handle_master_gone(gone + SECOND * 20);
+        let more = match life {
+            Life::Fetching => STILL_TIME,
+            Life::Settling | Life::Checking | Life::Renaming => GRACE_TIME,
+            _ => Nanos::ZERO,
+        };
+        assert_eq!(bench.node.grace_over_at(), Some(gone + more), "{life:?}");
+        bench.node.handle_failed(Failure::Other("disk".into()));
+        assert_eq!(bench.node.grace_over_at(), Some(gone), "{life:?}");
+    }
+    let mut bench = Bench::after(&[Prepared]);
+    bench.apply(MoreWork);
+    bench.node.handle_master_gone(gone);
+    bench.now = gone + SECOND * 3;
+    let Take::Units(units) = bench
+        .node
+        .fetch_mut()
+        .take(LaneId(0), 0, bench.now, &unit_at)
+    else {
+        panic!("nothing to fetch")
+    };
+    let (unit, now) = (units[0].range, bench.now);
+    bench
+        .node
+        .fetch_mut()
+        .handle_unit(LaneId(0), unit, None, now);
+    assert_eq!(bench.node.grace_over_at(), Some(now + STILL_TIME));
+    bench.node.duties.renames = false;
+    assert_eq!(bench.node.grace_over_at(), Some(gone));
+}
+
 /// Revisions that arrive while sinks are being made count once the plan does.
 #[test]
 fn early_revisions_wait_for_the_plan() {

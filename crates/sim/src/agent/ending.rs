@@ -31,7 +31,19 @@ pub(super) struct Closing {
 }
 
 impl Agent {
-    /// The master is gone: what is complete gets its name, what is safe stays.
+    /// The master is gone: it goes on with what it was granted.
+    pub fn handle_master_gone(&mut self, now: Instant) {
+        if let Some(receiver) = self.receiver.as_deref_mut() {
+            receiver.machine.handle_master_gone(now);
+        }
+    }
+
+    /// When that is over; `None` where it receives nothing.
+    pub fn grace_over_at(&self) -> Option<Instant> {
+        self.receiver.as_deref()?.machine.grace_over_at()
+    }
+
+    /// The time of grace after the loss of the master is over: what is complete gets its name, what is safe stays.
     pub fn lose_master(&mut self, around: &mut Around<'_>) {
         let order = Order {
             commits: self.names_whole_files,

@@ -159,6 +159,7 @@ impl Sink {
                 number: *object,
                 path: file.path.as_bytes(),
                 version: file.version(),
+                shift: None,
                 inode: *inode,
                 range: *range,
                 digest: *digest,

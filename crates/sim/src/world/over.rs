@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use ropewalk_model::{Instant, Nanos, RangeSet};
+use ropewalk_proto::node::GRACE_TIME;
 
 use super::World;
 use crate::agent::Agent;
@@ -12,17 +13,47 @@ use crate::ended::{Ended, Mended};
 const CLOSE_TIME: Nanos = Nanos::from_secs(60);
 
 impl World<'_> {
+    /// The master is gone: nodes go on with what they were granted, and each ends when its grace is over.
+    fn outlast_master(&mut self) {
+        let now = self.now;
+        let agents = self.agents.iter_mut();
+        agents.for_each(|agent| agent.handle_master_gone(now));
+        let until = now + GRACE_TIME + self.scenario.step_time;
+        loop {
+            let nodes = 0..self.agents.len() as u32;
+            let living = nodes.filter(|node| !self.dead[*node as usize]);
+            let is_over = |node: &u32| {
+                let at = self.agents[*node as usize].grace_over_at();
+                at.is_none_or(|at| at <= self.now)
+            };
+            let (over, left): (Vec<u32>, Vec<u32>) = living.partition(is_over);
+            over.into_iter().for_each(|node| self.lose_master(node));
+            if left.is_empty() {
+                return;
+            }
+            assert!(self.now < until, "nodes go on without a master: {left:?}");
+            self.step();
+        }
+    }
+
+    fn lose_master(&mut self, node: u32) {
+        let (agents, mut around) = self.split(node);
+        agents[node as usize].lose_master(&mut around);
+        self.wake_no_later(node, self.now);
+    }
+
     /// The transfer has ended, or its master is gone: agents carry out what they were asked for, or end by themselves.
     pub(super) fn close(&mut self) {
+        if self.is_master_dead {
+            self.outlast_master();
+        }
         let nodes = 0..self.agents.len() as u32;
         for is_gone in [self.is_master_dead, true] {
             for node in nodes.clone() {
                 if !is_gone || self.dead[node as usize] {
                     continue;
                 }
-                let (agents, mut around) = self.split(node);
-                agents[node as usize].lose_master(&mut around);
-                self.wake_no_later(node, self.now);
+                self.lose_master(node);
             }
             let until = self.now + CLOSE_TIME;
             let is_busy = |world: &Self| {

@@ -1,53 +1,37 @@
 //! Taking over what an earlier transfer to the same place has left: its journal and the files that it is of.
 //!
-//! Any journal that no process has locked is taken over by the next transfer to DEST, whatever its sources are: files whose path,
-//! size and time are those of the journal get the new temporary name. What is left then is removed where this transfer writes all
-//! files that the journal is of.
+//! Files whose path, size and time are those of a journal that was claimed ([`crate::claims`]) get the new temporary name. What is left
+//! then is removed where this transfer writes all files that the journal is of.
 //!
 //! Which files these are, and the order of the steps, is decided by [`ropewalk_model::journal`].
-//!
-//! Of a copy that several nodes write the one that looks what is there makes the temporary name and takes over what was left. Each
-//! node makes its journal before it opens what is under that name, and none of the others makes the name. A later transfer takes it
-//! over only when all journals are without a writer; it renames it first (`-taken`), and gives it back if there is a new journal by
-//! then. So either it sees the journal of a node that is late, or that node finds no temporary name.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 
-use ropewalk_model::journal::{
-    Adopt, Recorded, Safe, Seen, Step, Takeover, Unit, joined, keep_largest, pieces,
-};
+use ropewalk_model::journal::{Adopt, Safe, Unit, keep_largest, pieces};
 use ropewalk_model::{Layout, Piece, Range, RangeSet};
-use rustix::fs::{AtFlags, Dir, FileType, Gid, Mode, OFlags, RenameFlags, Stat};
+use rustix::fs::{AtFlags, Gid, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
 use super::Tree;
-use super::resume::{Inodes, KEPT};
+use super::resume::Inodes;
 use super::standing::heritage;
+use crate::claims::{Claim, Successor, give_name, seen};
 use crate::folders::Folders;
-use crate::journal::{self, Left};
 use crate::manifest::{Entry, EntryKind, parent_of};
 use crate::open_files::lock;
-use crate::staging::{Target as _, begins_as_id, remove_entry, temporary_begin};
+use crate::staging::Target as _;
 use crate::sys;
-
-/// Of what several nodes wrote, when it is taken over.
-pub(crate) const TAKEN: &[u8] = b"-taken";
 
 /// What an earlier transfer left.
 pub(super) struct Leftover {
-    folder: OwnedFd,
-    /// The names of its journals.
-    journals: Vec<Vec<u8>>,
-    /// It is what this transfer writes: another node of it began to take over what was left, and is gone.
-    is_in_place: bool,
+    claim: Claim,
     places: Vec<Place>,
     /// Files that this transfer wants.
     files: Vec<Found>,
     /// All files that it is of are this transfer's, too.
     is_superseded: bool,
-    _left: Vec<Left>,
 }
 
 /// A name that an earlier transfer may have files under.
@@ -94,77 +78,33 @@ impl Tree {
     }
 
     fn find_leftovers_in(&self, folder: &OwnedFd, adopt: Adopt, found: &mut Vec<Leftover>) {
-        let mut all: BTreeMap<Vec<u8>, Vec<Vec<u8>>> = BTreeMap::new();
-        for name in journals(folder, &self.name) {
-            if let Some(temporary) = journal::temporary_of(&name) {
-                all.entry(temporary.to_vec()).or_default().push(name);
-            }
-        }
         let is_shared = lock(&self.progress).node.is_some();
-        for (temporary, journals) in all {
-            let is_in_place = temporary == self.temporary;
-            if is_in_place && !is_shared {
-                continue;
-            }
-            let base = temporary.strip_suffix(KEPT).unwrap_or(&temporary);
-            let of_nodes = journals.iter().any(|name| journal::is_of_node(name));
-            let names = match (is_in_place, of_nodes) {
-                (true, _) => vec![temporary.clone()],
-                (false, true) => vec![[base, TAKEN].concat(), base.to_vec()],
-                (false, false) => vec![base.to_vec(), [base, KEPT].concat()],
-            };
-            let is_others = |name: &Vec<u8>| is_ours(folder, name) == Some(false);
-            let is_no_own = |name: &Vec<u8>| is_ours(folder, name) != Some(true);
-            // Of some only the journals are left.
-            if journals.iter().any(is_no_own) || names.iter().any(is_others) {
-                continue;
-            }
-            let (left, recorded) = if is_in_place {
-                // What other nodes of this transfer have recorded is true whether they live or not.
-                let recorded = journals.iter();
-                let recorded = recorded.flat_map(|name| journal::read_unlocked(folder, name));
-                (Vec::new(), recorded.collect())
-            } else {
-                let left = journals.iter().map(|name| journal::claim(folder, name));
-                let Some(left) = left.collect::<Option<Vec<Left>>>() else {
-                    continue;
-                };
-                let recorded: Vec<Recorded> =
-                    left.iter().flat_map(|left| left.files.clone()).collect();
-                (left, recorded)
-            };
-            if of_nodes && !is_in_place && !take_from_late(folder, base, &journals) {
-                continue;
-            }
-            let Ok(folder) = folder.try_clone() else {
-                continue;
-            };
-            let places = names.into_iter().map(|name| Place::open(&folder, name));
+        for claim in Claim::all(folder, &self.name, &self.temporary, is_shared) {
+            let names = claim.names.iter();
+            let places = names.map(|name| Place::open(&claim.folder, name.clone()));
             let mut leftover = Leftover {
                 places: places.collect(),
-                folder,
-                journals,
-                is_in_place,
                 files: Vec::new(),
-                is_superseded: !is_in_place,
-                _left: left,
+                is_superseded: !claim.is_in_place,
+                claim,
             };
-            self.look(&mut leftover, &joined(recorded), adopt);
+            self.look(&mut leftover, adopt);
             found.push(leftover);
         }
     }
 
     /// Looks which files of a leftover are there and wanted.
-    fn look(&self, leftover: &mut Leftover, recorded: &[Recorded], adopt: Adopt) {
-        let is_in_place = leftover.is_in_place;
-        let Leftover { places, folder, .. } = leftover;
+    fn look(&self, leftover: &mut Leftover, adopt: Adopt) {
+        let Leftover { places, claim, .. } = leftover;
+        let (folder, is_in_place) = (&claim.folder, claim.is_in_place);
         let mut roots: Vec<Option<Folders<'_>>> = places
             .iter()
             .map(|place| place.root.as_ref().map(|root| Folders::new(root.as_fd())))
             .collect();
-        for file in recorded {
+        for file in &claim.recorded {
             let by_path = |entry: &Entry| entry.path.cmp(&file.path);
-            let Ok(object) = self.entries.binary_search_by(by_path) else {
+            let found = self.entries.binary_search_by(by_path);
+            let Some(object) = found.ok().filter(|_| file.shift.is_none()) else {
                 leftover.is_superseded = false;
                 continue;
             };
@@ -244,33 +184,12 @@ impl Tree {
 
     /// As [`Tree::adopt`], of one leftover.
     fn take(&self, pieces: &HashMap<u32, &Piece>, leftover: &Leftover) -> u64 {
-        let mut takeover = Takeover::new(leftover.files.len(), leftover.is_superseded);
-        loop {
-            let is_done = match takeover.step() {
-                Step::Record => self.record_found(leftover),
-                Step::Move(at) => self.move_here(leftover, &leftover.files[at]).is_ok(),
-                Step::Forget(failed) => {
-                    self.forget(failed.iter().map(|at| leftover.files[*at].object))
-                }
-                Step::RemoveOwn => {
-                    self.remove_own_journal();
-                    true
-                }
-                Step::SyncNames => {
-                    self.sync_names().is_ok() && rustix::fs::fsync(&self.stage_parent).is_ok()
-                }
-                Step::Remove => {
-                    let places = leftover.places.iter().map(|place| &place.name);
-                    for name in places.chain(&leftover.journals) {
-                        remove_entry(&leftover.folder, name);
-                    }
-                    true
-                }
-                Step::End => break,
-            };
-            takeover.handle(is_done);
-        }
-        let moved = || takeover.moved().map(|at| &leftover.files[at]);
+        let heir = Heir {
+            tree: self,
+            leftover,
+        };
+        let moved = heir.take(leftover.files.len(), leftover.is_superseded);
+        let moved = || moved.iter().map(|at| &leftover.files[*at]);
         self.note_adopted(pieces, moved());
         moved().map(|found| found.held).sum()
     }
@@ -294,10 +213,7 @@ impl Tree {
             }));
         }
         let safe = RangeSet::from_ranges(safe);
-        let mut progress = lock(&self.progress);
-        progress.recorded = progress.recorded.union(&safe);
-        progress.adopted = progress.adopted.union(&safe);
-        progress.units.extend(units);
+        lock(&self.progress).note_adopted(&safe, units);
     }
 
     /// Records what was found before it is moved: a transfer that is killed meanwhile loses nothing.
@@ -311,38 +227,23 @@ impl Tree {
                 number: found.object,
                 path: &entry.path,
                 version: entry.version(),
+                shift: None,
                 inode: inodes.known(found.inode),
                 range,
                 digest,
             }));
         }
-        let mut progress = lock(&self.progress);
-        let Some(journal) = progress.open_journal() else {
-            return false;
-        };
-        let written = journal.append(records).and_then(|()| journal.sync());
-        let written = written.and_then(|()| rustix::fs::fsync(&self.stage_parent));
-        progress.has_failed |= written.is_err();
-        written.is_ok()
-    }
-
-    /// Takes back records of files. Whether no journal vouches for them any more.
-    fn forget(&self, gone: impl Iterator<Item = u32>) -> bool {
-        let mut progress = lock(&self.progress);
-        let Some(journal) = progress.open_journal() else {
-            return true;
-        };
-        journal.forget(gone).and_then(|()| journal.sync()).is_ok()
+        lock(&self.progress).record_found(&self.stage(), records)
     }
 
     fn move_here(&self, leftover: &Leftover, found: &Found) -> Result<(), Errno> {
-        if leftover.is_in_place {
+        if leftover.claim.is_in_place {
             return Ok(());
         }
         let entry = &self.entries[found.object as usize];
         let place = &leftover.places[found.place];
         let Some(root) = &self.root else {
-            let (from, to) = (leftover.folder.as_fd(), self.stage_parent.as_fd());
+            let (from, to) = (leftover.claim.folder.as_fd(), self.stage_parent.as_fd());
             self.make_plain(from, &place.name, to)?;
             return self.rename_here(from, &place.name, to, &self.temporary);
         };
@@ -363,7 +264,6 @@ impl Tree {
         Ok(())
     }
 
-    /// Gives a file a name of this transfer. Other nodes may write there, if this one is taken for lost: what they have made stays.
     fn rename_here(
         &self,
         from: BorrowedFd<'_>,
@@ -371,17 +271,8 @@ impl Tree {
         to: BorrowedFd<'_>,
         new: &[u8],
     ) -> Result<(), Errno> {
-        if lock(&self.progress).node.is_none() {
-            return rustix::fs::renameat(from, name, to, new);
-        }
-        match rustix::fs::renameat_with(from, name, to, new, RenameFlags::NOREPLACE) {
-            // Some network file systems know no flags: a second name replaces nothing either.
-            Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
-                rustix::fs::linkat(from, name, to, new, AtFlags::empty())?;
-                rustix::fs::unlinkat(from, name, AtFlags::empty())
-            }
-            other => other,
-        }
+        let is_shared = lock(&self.progress).node.is_some();
+        give_name((from, name), (to, new), is_shared)
     }
 
     /// Takes away what a commit that did not end has given to a file: it is as one that is made in `to`, and can be written.
@@ -412,6 +303,42 @@ impl Tree {
     }
 }
 
+/// This transfer, as it takes over what an earlier one left.
+struct Heir<'a> {
+    tree: &'a Tree,
+    leftover: &'a Leftover,
+}
+
+impl Successor for Heir<'_> {
+    fn record(&self) -> bool {
+        self.tree.record_found(self.leftover)
+    }
+
+    fn move_here(&self, at: usize) -> bool {
+        let found = &self.leftover.files[at];
+        self.tree.move_here(self.leftover, found).is_ok()
+    }
+
+    fn forget(&self, at: &[usize]) -> bool {
+        let numbers = at.iter().map(|at| self.leftover.files[*at].object);
+        lock(&self.tree.progress).forget(numbers)
+    }
+
+    fn remove_own(&self) {
+        let tree = self.tree;
+        lock(&tree.progress).remove_own_journal(&tree.stage());
+    }
+
+    fn sync_names(&self) -> bool {
+        let tree = self.tree;
+        tree.sync_names().is_ok() && rustix::fs::fsync(&tree.stage_parent).is_ok()
+    }
+
+    fn claim(&self) -> &Claim {
+        &self.leftover.claim
+    }
+}
+
 fn stat_below(root: &mut Folders<'_>, path: &[u8]) -> Result<Stat, Errno> {
     let (folder, name) = root.parent(path)?;
     sys::stat_entry(folder, name)
@@ -428,69 +355,6 @@ impl Place {
             name,
             root: root.filter(is_private),
         }
-    }
-}
-
-/// Takes what several nodes wrote from those that may still come to write there: they find nothing under its name. False where one
-/// has come before.
-fn take_from_late(folder: &OwnedFd, temporary: &[u8], journals: &[Vec<u8>]) -> bool {
-    let taken = [temporary, TAKEN].concat();
-    match rustix::fs::renameat(folder, temporary, folder, &*taken) {
-        // An earlier one has taken it and was killed; or only journals are left.
-        Ok(()) | Err(Errno::NOENT) => {}
-        Err(_) => return false,
-    }
-    let now = journals_of(folder, temporary);
-    let is_free = now.iter().all(|name| journals.contains(name));
-    if !is_free {
-        let _ = rustix::fs::renameat(folder, &*taken, folder, temporary);
-    }
-    is_free
-}
-
-/// The journals of a temporary name.
-pub(super) fn journals_of(folder: &OwnedFd, temporary: &[u8]) -> Vec<Vec<u8>> {
-    let entries = Dir::read_from(folder).into_iter().flatten().flatten();
-    let names = entries.map(|entry| entry.file_name().to_bytes().to_vec());
-    names
-        .filter(|name| journal::temporary_of(name) == Some(temporary))
-        .collect()
-}
-
-/// Names of journals of transfers to DEST.
-pub(super) fn journals(folder: &OwnedFd, name: &[u8]) -> Vec<Vec<u8>> {
-    let begin = temporary_begin(name);
-    let is_journal = |name: &[u8]| {
-        let temporary = journal::temporary_of(name);
-        let id = temporary.and_then(|temporary| temporary.strip_prefix(&*begin));
-        id.is_some_and(is_id)
-    };
-    let entries = Dir::read_from(folder).into_iter().flatten().flatten();
-    let names = entries.map(|entry| entry.file_name().to_bytes().to_vec());
-    names.filter(|name| is_journal(name)).collect()
-}
-
-/// Whether a temporary name ends so: the id of a transfer and its node, and nothing that could be of another name.
-fn is_id(id: &[u8]) -> bool {
-    let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'-';
-    begins_as_id(id) && id.iter().all(is_plain)
-}
-
-/// Whether this user made what has a name; `None` where nothing has. In a folder that others can write to, any user could make a
-/// journal, and files of any contents beside it.
-pub(super) fn is_ours(folder: &OwnedFd, name: &[u8]) -> Option<bool> {
-    let user = rustix::process::geteuid().as_raw();
-    let stat = sys::stat_entry(folder.as_fd(), name).ok()?;
-    Some(stat.st_uid == user)
-}
-
-/// What the pure part has to know of a file.
-fn seen(stat: &Stat) -> Seen {
-    Seen {
-        is_file: FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile,
-        has_one_name: stat.st_nlink == 1,
-        len: stat.st_size as u64,
-        inode: stat.st_ino,
     }
 }
 

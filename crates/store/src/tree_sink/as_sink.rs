@@ -81,7 +81,7 @@ impl Sink for TreeSink {
     }
 
     fn kept_partial(&self) -> Option<(PathBuf, u64)> {
-        self.staging.target.kept_partial()
+        lock(&self.staging.target.progress).kept.clone()
     }
 
     fn commit(&self) -> Result<(), StoreError> {
@@ -89,7 +89,7 @@ impl Sink for TreeSink {
         if *ended {
             return Ok(());
         }
-        self.staging.target.note_ending();
+        lock(&self.staging.target.progress).note_ending();
         self.staging.sync()?;
         self.staging.check()?;
         let same = self.staging.target.survey()?;
@@ -100,7 +100,7 @@ impl Sink for TreeSink {
         let removed = self.staging.target.take_away_extra();
         lock(&self.staging.target.landed).removed = removed;
         self.staging.target.named.store(true, Ordering::Release);
-        self.staging.target.end_journal();
+        lock(&self.staging.target.progress).end_journal();
         self.staging.close();
         *ended = true;
         drop(ended);
@@ -114,7 +114,7 @@ impl Sink for TreeSink {
         if *ended {
             return Ok(tree.named.load(Ordering::Acquire));
         }
-        tree.note_ending();
+        lock(&tree.progress).note_ending();
         let lacks = |piece: &&Piece| !missing.clipped(piece.range).is_empty();
         let pieces = self.staging.layout.pieces();
         let mut omitted: HashSet<u32> = pieces.iter().filter(lacks).map(|p| p.object).collect();
@@ -138,7 +138,7 @@ impl Sink for TreeSink {
         tree.omit(omitted)?;
         tree.commit(&tree.survey()?)?;
         tree.named.store(true, Ordering::Release);
-        tree.end_journal();
+        lock(&tree.progress).end_journal();
         *ended = true;
         Ok(true)
     }
@@ -156,7 +156,7 @@ impl Sink for TreeSink {
     fn discard(&self) {
         let mut ended = lock(&self.staging.ended);
         if !*ended {
-            self.staging.target.note_ending();
+            lock(&self.staging.target.progress).note_ending();
             self.staging.close();
             self.staging.target.remove_stage();
             self.staging.target.restore_dest();
@@ -165,7 +165,7 @@ impl Sink for TreeSink {
     }
 
     fn keep_more(&self) {
-        self.staging.target.keep_more();
+        lock(&self.staging.target.progress).keep_more();
     }
 
     fn give_up(&self, bytes: &RangeSet) {
@@ -173,14 +173,15 @@ impl Sink for TreeSink {
     }
 
     fn note_ending(&self) {
-        self.staging.target.note_ending();
+        lock(&self.staging.target.progress).note_ending();
     }
 
     fn set_aside(&self) {
         let mut ended = lock(&self.staging.ended);
         if !*ended {
             self.staging.close();
-            *ended = self.staging.target.keep_all();
+            let tree = &self.staging.target;
+            *ended = lock(&tree.progress).keep_all(&tree.stage());
             if *ended {
                 self.staging.target.restore_dest();
             }

@@ -87,6 +87,11 @@ impl Tree {
         !self.early.files.is_empty()
     }
 
+    /// Bytes of the journal whose space is reserved.
+    pub(super) fn reserved(&self) -> Option<u64> {
+        self.is_early().then(|| self.records_len())
+    }
+
     /// Bytes of the journal of this copy, if all is recorded in it.
     pub(super) fn records_len(&self) -> u64 {
         let entries = (0..).zip(&self.entries);
@@ -222,11 +227,9 @@ impl Tree {
             state.changed.clear();
             std::mem::take(&mut state.unsynced)
         };
-        let mut progress = lock(&self.progress);
-        if let Some(journal) = progress.open_journal().filter(|_| !named.is_empty()) {
-            // Where it is lost the next transfer finds no file under that name.
-            let is_written = journal.forget(named).is_ok();
-            progress.has_failed |= !is_written;
+        // Where it is lost the next transfer finds no file under that name.
+        if !named.is_empty() {
+            lock(&self.progress).drop_records(named);
         }
     }
 

@@ -14,7 +14,7 @@ const CALLS: &str = "openat,openat2,write,pwrite64,fsync,fdatasync,syncfs,rename
                      rmdir,fallocate,ftruncate,utimensat,fstat,newfstatat,linkat,link,copy_file_range,sync_file_range";
 
 /// The header of a journal.
-const MAGIC: &[u8] = b"ropewalk journal 3\n";
+const MAGIC: &[u8] = b"ropewalk journal 4\n";
 const HEADER_LEN: usize = MAGIC.len() + 17;
 
 type Id = usize;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{Mode, OFlags};
 
-use super::adopt::{is_ours, journals};
+use crate::claims::{is_ours, journals};
 use crate::error::StoreError;
 use crate::journal;
 use crate::staging::{open_parent, temporary_begin};
@@ -31,7 +31,7 @@ const ENDING_PAUSE: Duration = Duration::from_millis(20);
 ///
 /// # Errors
 /// [`StoreError::ParentMissing`], or what the system reported when its folder was opened.
-pub(super) fn await_endings(dest: &Path, id: &str) -> Result<(), StoreError> {
+pub(crate) fn await_endings(dest: &Path, id: &str) -> Result<(), StoreError> {
     let (parent, _, name) = open_parent(dest)?;
     let name = &*name;
     let began = Instant::now();

@@ -1,0 +1,68 @@
+//! A transfer whose master is gone without an order to end: it goes on for a time of grace, which [`ropewalk_proto::node::Grace`] and the
+//! node's machine decide.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use ropewalk_proto::control::LaneKind;
+use ropewalk_proto::node::Grace;
+use tokio::sync::watch;
+
+use super::Transfer;
+
+/// Time between two looks whether it is over: a next command that waits for it does not notice so much.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+
+impl Transfer {
+    /// Goes on until it has what it was granted and no peer wants more of it, the grace is over, another transfer to its destination
+    /// waits, or the agent is asked to end.
+    pub async fn outlast_master(&self, mut shutdown: watch::Receiver<bool>) {
+        // Ranks of MPI end together.
+        let is_alone = self.member.options.lane() != LaneKind::Mpi;
+        if !is_alone || !self.has_plan.load(Ordering::Acquire) {
+            return;
+        }
+        let fetch = self.fetch.lock().clone();
+        if let Some(fetch) = fetch {
+            fetch.handle_master_gone();
+        }
+        let mut grace = Grace::new(self.member.now());
+        let mut sent = self.serving.sent();
+        while !*shutdown.borrow() && !self.is_over(&mut grace, &mut sent) {
+            tokio::select! {
+                changed = shutdown.changed() => if changed.is_err() { return },
+                () = tokio::time::sleep(LOOK_EVERY) => {}
+            }
+        }
+    }
+
+    /// * `sent`: at the last look.
+    fn is_over(&self, grace: &mut Grace, sent: &mut u64) -> bool {
+        let now = self.member.now();
+        let sent_now = self.serving.sent();
+        if std::mem::replace(sent, sent_now) != sent_now {
+            grace.handle_moved(now);
+        }
+        let fetch = self.fetch.lock().clone();
+        let receiving_over_at = fetch.and_then(|fetch| {
+            // What is observed of lanes is what they go by.
+            drop(fetch.status());
+            fetch.grace_over_at()
+        });
+        let sends = !self.sources.lock().is_empty();
+        let sending_over_at = sends.then(|| grace.over_at());
+        let is_asked = self.is_awaited.load(Ordering::Acquire);
+        let mut over_at = receiving_over_at.into_iter().chain(sending_over_at);
+        is_asked || self.member.has_ended() || over_at.all(|at| at <= now)
+    }
+
+    /// Whether another transfer writes to one of its destinations.
+    pub fn meets(&self, other: &Self) -> bool {
+        self.paths.iter().any(|path| other.paths.contains(path))
+    }
+
+    /// Where its master is gone, another transfer to its destination waits for its end.
+    pub fn end_grace(&self) {
+        self.is_awaited.store(true, Ordering::Release);
+    }
+}
