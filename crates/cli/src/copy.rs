@@ -129,9 +129,9 @@ What a copy is:
   their time and, without --delete, their other entries. A file that the destination has with the
   same size and modification time is not sent (with option --check none it is). Each file is
   written under a temporary name. In folders that the destination has it takes the place of an
-  older file as soon as all of it is safe; the rest is renamed at the end. With options --atomic,
-  --keep-partial and --verify sink, of compared replicas and of a shared copy all is: then the
-  destination needs space for the old and the new version.
+  older file as soon as all of it is safe; the rest is renamed at the end. All is renamed at the end
+  with options --atomic, --keep-partial and --verify sink, of compared replicas and of a shared
+  copy: then the destination needs space for the old and the new version.
   If the copy is then incomplete (status 1, 3 or 130), its complete files are renamed all the
   same, and the report names the others; the same command then sends the rest, also of partial
   files. Option --atomic renames nothing of an incomplete copy. Temporary files of which little

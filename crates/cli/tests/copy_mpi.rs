@@ -166,7 +166,7 @@ fn a_killed_receiver_is_named() {
     }
 }
 
-/// Without mpirun the transfer ends with an error that names it, and nothing stays.
+/// Without mpirun the transfer ends with an error that names it, and nothing stays but what the next run goes on with.
 #[test]
 fn a_killed_mpirun_ends_the_transfer() {
     for mpi in installed() {
@@ -176,13 +176,13 @@ fn a_killed_mpirun_ends_the_transfer() {
         assert_eq!(status, 1, "{}: {report:#}", mpi.name);
         let error = report["error"].as_str().unwrap();
         assert!(error.contains("mpirun ended"), "{}: {error}", mpi.name);
-        mpi.assert_clean(&slow.all, &slow.folder);
+        mpi.assert_ended(&slow.all, &slow.folder);
         assert!(!mpi.place.path("copy1").exists());
     }
 }
 
 /// What mpirun has started for an agent is killed. The agent has its place already, so whether a node is lost is up to the MPI: the
-/// copy is right, or there is none and the error says why. Nothing hangs, and nothing stays.
+/// copy is right, or there is none and the error says why. Nothing hangs, and nothing stays but what the next run goes on with.
 #[test]
 fn a_killed_rank_leaves_no_wrong_copy() {
     for mpi in installed() {
@@ -204,20 +204,20 @@ fn a_killed_rank_leaves_no_wrong_copy() {
             }
             other => panic!("{}: {other}: {report:#}", mpi.name),
         }
-        mpi.assert_clean(&slow.all, &slow.folder);
+        mpi.assert_ended(&slow.all, &slow.folder);
     }
 }
 
 /// A command that is killed takes agents, ranks and mpirun with it.
 #[test]
-fn a_killed_command_leaves_nothing() {
+fn a_killed_command_leaves_no_process() {
     for mpi in installed() {
         let slow = Slow::start(&mpi, 1);
         kill(slow.moving.child.id() as i32);
         let folder = &slow.folder;
         wait_for("files of MPI to go", || (!folder.exists()).then_some(()));
         drop(slow.moving);
-        mpi.assert_clean(&slow.all, folder);
+        mpi.assert_ended(&slow.all, folder);
     }
 }
 

@@ -51,9 +51,20 @@ impl Mpi {
 
     /// After a run that failed: no process, no file, and nothing of MPI.
     pub fn assert_clean(&self, all: &[i32], folder: &Path) {
-        assert_gone(all);
+        self.assert_ended(all, folder);
         assert_eq!(temporary(self.place.dir.path()), Vec::<String>::new());
+    }
+
+    /// The same, but for what the next run goes on with: files with a journal.
+    pub fn assert_ended(&self, all: &[i32], folder: &Path) {
+        assert_gone(all);
         assert!(!folder.exists(), "{}: {}", self.name, folder.display());
+        let left = temporary(self.place.dir.path());
+        let has_journal = |name: &String| {
+            let file = name.strip_suffix(".journal").unwrap_or(name);
+            left.contains(&format!("{file}.journal"))
+        };
+        assert!(left.iter().all(has_journal), "{}: {left:?}", self.name);
     }
 }
 
