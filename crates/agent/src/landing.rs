@@ -175,6 +175,7 @@ impl SinkSet {
             all.files += present.files;
             all.passed_files += present.passed_files;
             all.passed_bytes += present.passed_bytes;
+            all.taken_bytes += present.taken_bytes;
         }
         all
     }

@@ -16,11 +16,13 @@
 
 mod bridge;
 mod commands;
+mod comparing;
 mod connect;
 mod dial;
 mod door;
 mod error;
 mod find;
+mod hashes;
 mod host;
 mod hung;
 mod incoming;

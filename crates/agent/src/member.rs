@@ -11,11 +11,12 @@ use ropewalk_lane::preface::{MacKey, PREFACE_LEN, Preface};
 use ropewalk_lane::seal::{PairSecret, derive};
 use ropewalk_lane::{Stopper, tls};
 use ropewalk_model::time;
-use ropewalk_proto::control::{self, FromAgent, Peer, Verify, from_agent, route};
-use ropewalk_store::{Adopt, Filter, Stays, Wish};
+use ropewalk_proto::control::{self, FromAgent, Peer, Same, Verify, from_agent, route};
+use ropewalk_store::{Adopt, Check, Contents, Filter, Stays, Wish};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::watch;
 
+use crate::comparing::Comparing;
 use crate::host::{Host, Work};
 use crate::interfaces::Interface;
 use crate::open;
@@ -67,6 +68,8 @@ pub(crate) struct Member {
     pub tunnel: Option<Arc<Tunnel>>,
     pub is_near_master: bool,
     pub carriers: Pool,
+    /// How far it is in comparing contents.
+    pub comparing: Comparing,
     outbox: UnboundedSender<FromAgent>,
 }
 
@@ -113,24 +116,40 @@ impl Member {
             tunnel: host.tunnel.get().cloned(),
             is_near_master: open.is_near_master,
             carriers: Pool::of(CARRIERS_MAX),
+            comparing: Comparing::default(),
             outbox,
         })
     }
 
     /// What is taken over of an earlier transfer's bytes.
-    fn adopt(&self) -> Adopt {
+    pub fn adopt(&self) -> Adopt {
         match self.options.verify() {
             Verify::Sink => Adopt::Hashed,
+            _ if self.options.verify_kept => Adopt::Hashed,
             _ => Adopt::All,
         }
     }
 
     /// What is done with what is there.
-    pub fn wish(&self) -> Wish {
+    ///
+    /// * `contents`: of the sources.
+    pub fn wish<'a>(&self, contents: &'a dyn Contents) -> Wish<'a> {
         Wish {
             adopt: self.adopt(),
+            verifies: self.options.verify_kept,
             stays: self.stays(),
             names_early: false,
+            check: self.check(),
+            delta: self.options.delta,
+            contents: Some(contents),
+        }
+    }
+
+    /// When a file of the destination is the same as the source's.
+    pub fn check(&self) -> Check {
+        match self.options.same() {
+            Same::Contents => Check::Contents,
+            Same::Kept | Same::Sent => Check::Time,
         }
     }
 

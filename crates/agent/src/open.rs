@@ -416,8 +416,16 @@ fn sink(
     let rule = options.existing();
     match &request.kind {
         Some(sink::Kind::Tree(path)) => {
-            let path = roots.resolve_write(&ropewalk_store::from_home(path_of(path))?)?;
-            outside_sources(&path, &request.sources, options.delete)?;
+            let path = ropewalk_store::from_home(path_of(path))?;
+            let path = match options.compares {
+                // Nothing is made there, and one may hold the other.
+                true => roots.resolve_read(&path)?,
+                false => {
+                    let path = roots.resolve_write(&path)?;
+                    outside_sources(&path, &request.sources, options.delete)?;
+                    path
+                }
+            };
             let checksums = match request.checksums.is_empty() {
                 true => None,
                 false => Some(checksums(request, &path, roots)?),

@@ -403,6 +403,7 @@ impl Fetch {
         control::Status {
             temporary,
             hung: hung.unwrap_or_default(),
+            comparing: self.member.comparing.report(Instant::now()),
             ..node.status(self.member.now())
         }
     }

@@ -288,6 +288,7 @@ impl Transfer {
             None => from_agent::Body::SenderStatus(control::SenderStatus {
                 sent: self.serving.sent(),
                 tcp: self.serving.tcp_status(),
+                comparing: self.member.comparing.report(std::time::Instant::now()),
             }),
         }
     }

@@ -59,7 +59,8 @@ choices!(
 choices!(
     /// How files of the destination are compared with those of the sources.
     SameArg(Same) {
-        Kept: "By size and modification time, as rsync does; links by their targets. Of a shared destination every file is sent",
+        Kept: "By size and modification time, as rsync does; links by their targets",
+        Contents: "By size and contents, which both hosts hash, as rsync -c does; a file that is the same gets the source's time",
         Sent: "Not at all: every file is sent and replaced",
     }
 );

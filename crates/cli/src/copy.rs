@@ -301,6 +301,19 @@ pub(crate) fn asked_nodes(arguments: &[Vec<Endpoint>]) -> Result<Vec<NodeRequest
 
 /// One node for each host and side; sources of one host share a node, destinations never do.
 pub(crate) fn nodes(sources: &[Endpoint], destinations: &[Endpoint]) -> Result<Vec<NodeRequest>> {
+    for destination in destinations {
+        for source in sources {
+            outside(source, destination)?;
+        }
+    }
+    nodes_of(sources, destinations)
+}
+
+/// As [`nodes`], for what is not copied: one may hold the other.
+pub(crate) fn nodes_of(
+    sources: &[Endpoint],
+    destinations: &[Endpoint],
+) -> Result<Vec<NodeRequest>> {
     let mut nodes: Vec<NodeRequest> = Vec::new();
     for source in sources {
         let object = object(source);
@@ -313,9 +326,6 @@ pub(crate) fn nodes(sources: &[Endpoint], destinations: &[Endpoint]) -> Result<V
     for (at, destination) in destinations.iter().enumerate() {
         if destinations[..at].contains(destination) && destination.object != Object::Null {
             bail!("{destination} is named twice as a destination; name it once");
-        }
-        for source in sources {
-            outside(source, destination)?;
         }
         let sinks = vec![object(destination)];
         // A running agent takes part in a transfer once, so what it has and what it wants are one node.

@@ -231,6 +231,7 @@ impl Desk {
             | Event::Returned { .. }
             | Event::Asking { .. }
             | Event::Uploaded { .. }
+            | Event::Comparing { .. }
             | Event::Note { .. }
             | Event::Listed { .. }
             | Event::Ended { .. } => {}

@@ -5,7 +5,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 /// Commands that move data.
 const MOVING: [&str; 4] = ["copy", "put", "get", "transfer"];
 
-const SENTENCES: [(&[&str], &str); 20] = [
+const SENTENCES: [(&[&str], &str); 21] = [
     (
         &["-a", "--archive"],
         "contents, modes and times are always copied; `ropewalk copy -a` also copies owners, extended attributes and ACLs",
@@ -72,8 +72,12 @@ const SENTENCES: [(&[&str], &str); 20] = [
         "only `ropewalk copy` leaves files alone that the destination has",
     ),
     (
-        &["--checksum"],
-        "contents are not compared in this version; --check none sends every file, whatever the destination has",
+        &["-c", "--checksum"],
+        "write --check hash, which compares files of one size by contents",
+    ),
+    (
+        &["--inplace", "--no-whole-file", "-W", "--whole-file"],
+        "whole files are sent; `ropewalk copy --delta` sends the chunks that the destination's file has not",
     ),
     (
         &["-I", "--ignore-times"],

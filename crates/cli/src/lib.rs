@@ -1,6 +1,7 @@
 //! The `ropewalk` program: its commands, and the parts of it that `ropewalk-bench` uses too.
 
 mod agent;
+mod check;
 mod checksums;
 mod choices;
 mod copy;
@@ -72,6 +73,8 @@ before anything moved, 130 interrupted.";
 enum Command {
     /// Copy files or trees between hosts
     Copy(Box<copy::CopyArgs>),
+    /// Compare files or trees of any hosts by their contents; nothing is copied or changed
+    Check(Box<check::CheckArgs>),
     /// Send a file, or part of one, to another host
     Put(Box<put::PutArgs>),
     /// Fetch a file, or part of one, from another host
@@ -137,6 +140,7 @@ pub fn main() -> ExitCode {
             true => detach(args.asked(), &args.output, || args.handed()),
             false => start(args.asked(), &args.output),
         },
+        Command::Check(args) => start(args.asked(), &args.output),
         Command::Put(args) => start(
             args.request().map(Box::new).map(Asked::Transfer),
             args.output(),

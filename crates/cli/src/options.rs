@@ -452,6 +452,9 @@ impl MoveArgs {
             sync: !self.no_sync,
             existing: Existing::default(),
             same: self.check.0,
+            delta: false,
+            verify_kept: false,
+            compares: false,
             // `copy` has options for these.
             archive: false,
             dry_run: false,

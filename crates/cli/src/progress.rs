@@ -237,6 +237,11 @@ impl Bars {
                 ));
                 self.show_nodes(senders, receivers);
             }
+            Event::Comparing { .. } => {
+                self.show_nodes(&[], &[]);
+                self.total.set_style(style(TEXT));
+                self.total.set_message(comparing_words(event));
+            }
             Event::Note { message, .. } | Event::Uploaded { message, .. } => {
                 let _ = self
                     .screen
@@ -437,6 +442,32 @@ pub(crate) fn waiting_words(event: &Event) -> String {
     }
 }
 
+/// How far a node is that compares contents.
+fn comparing_words(event: &Event) -> String {
+    match event {
+        Event::Comparing {
+            node,
+            done_bytes,
+            total_bytes,
+        } => format!(
+            "{}: {} of {} compared by content",
+            escape::line(node),
+            format_bytes(*done_bytes),
+            format_bytes(*total_bytes)
+        ),
+        _ => String::new(),
+    }
+}
+
+/// Whether the next plain line is due.
+fn due(last: &mut Option<Instant>) -> bool {
+    let is_due = last.is_none_or(|last| last.elapsed() >= LINE_EVERY);
+    if is_due {
+        *last = Some(Instant::now());
+    }
+    is_due
+}
+
 /// The line for an event, if it is due.
 fn plain_line(event: &Event, last: &mut Option<Instant>) -> Option<String> {
     match event {
@@ -460,18 +491,18 @@ fn plain_line(event: &Event, last: &mut Option<Instant>) -> Option<String> {
             eta_seconds,
             ..
         } => {
-            if last.is_some_and(|last| last.elapsed() < LINE_EVERY) {
-                return None;
-            }
-            *last = Some(Instant::now());
-            Some(format!(
-                "{} of {}, {} safe, {}",
-                format_bytes(*received_bytes),
-                format_bytes(*total_bytes),
-                format_bytes(*delivered_bytes),
-                rate_and_eta(*bits_per_second, *eta_seconds)
-            ))
+            let line = || {
+                format!(
+                    "{} of {}, {} safe, {}",
+                    format_bytes(*received_bytes),
+                    format_bytes(*total_bytes),
+                    format_bytes(*delivered_bytes),
+                    rate_and_eta(*bits_per_second, *eta_seconds)
+                )
+            };
+            due(last).then(line)
         }
+        Event::Comparing { .. } => due(last).then(|| comparing_words(event)),
         Event::Note { message, .. } | Event::Uploaded { message, .. } => {
             Some(format!("note: {}", escape::line(message)))
         }

@@ -39,7 +39,7 @@ pub(crate) fn text(report: &Report, full: bool, shown: &[String]) -> String {
     }
     let mut out = brief::headline(report) + "\n";
     let is_cancelled = report.outcome == Outcome::Cancelled;
-    if report.dry_run.is_some() && !is_cancelled {
+    if (report.dry_run.is_some() || report.check.is_some()) && !is_cancelled {
         // Nothing moved: there are no rates.
     } else if full && !is_cancelled {
         out += &full::rows(report);

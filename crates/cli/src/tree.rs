@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use anyhow::{Context as _, Result, bail};
-use clap::Args;
+use clap::{Args, ValueEnum};
 use ropewalk_master::request::{FileList, NodeRequest, Object, Options, Same, Stays};
 
 use crate::inputs::Text;
@@ -30,6 +30,23 @@ pub(crate) struct TreeArgs {
         hide_long_help = true
     )]
     delete: bool,
+
+    /// Of a changed file, send only the aligned chunks of 1 MiB that the destination's file has not at the same place
+    ///
+    /// Both hosts hash them first; for disk images and databases. What is the same is copied from the old file into the temporary one,
+    /// which replaces it at the end. Files of less than 1 MiB are sent whole
+    #[arg(long, hide_short_help = true, hide_long_help = true)]
+    delta: bool,
+
+    /// What is done with bytes that an incomplete run left
+    #[arg(
+        long,
+        value_name = "HOW",
+        default_value = "recorded",
+        hide_short_help = true,
+        hide_long_help = true
+    )]
+    resume: Resume,
 
     /// Leave files alone that the destination has with a later modification time, as rsync does
     #[arg(long, short, hide_short_help = true, hide_long_help = true)]
@@ -68,6 +85,15 @@ pub(crate) struct TreeArgs {
     read: OnceLock<Vec<Vec<u8>>>,
 }
 
+/// What is done with bytes that an incomplete run left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Resume {
+    /// Taken over as that run recorded them
+    Recorded,
+    /// Read and compared with the hashes that it recorded; what differs, or has none, is sent again
+    Verify,
+}
+
 /// Bytes of a list of files: a message to each sender holds them.
 const LIST_MAX: usize = 32 << 20;
 
@@ -99,6 +125,9 @@ impl TreeArgs {
                 "--check none sends every file, whatever the destination has; leave it out, or --update and --ignore-existing"
             );
         }
+        if self.delta && options.same == Same::Sent {
+            bail!("--check none sends every file whole; leave it out, or --delta");
+        }
         if stays != Stays::Same && options.hard_links {
             bail!(
                 "with --update and --ignore-existing names of one file could lead to different files; leave out --hard-links"
@@ -119,6 +148,8 @@ impl TreeArgs {
             files,
             stays,
             dry_run: self.dry_run,
+            delta: self.delta,
+            verify_kept: self.resume == Resume::Verify,
             delete: self.delete,
             ..options
         })

@@ -456,6 +456,13 @@ impl Driver {
                         let _ = self.events.send(event);
                     }
                 }
+                Action::Comparing(node, done_bytes, total_bytes) => {
+                    let _ = self.events.send(Event::Comparing {
+                        node: self.coordinator.node_name(node).to_owned(),
+                        done_bytes,
+                        total_bytes,
+                    });
+                }
                 Action::Moving => {
                     if let Some(message) = self.basis.take() {
                         let seconds = 0.0;

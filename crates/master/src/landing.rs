@@ -16,7 +16,8 @@ pub(crate) fn tell(report: &mut Report, nodes: &[NodeSummary<'_>]) {
         landing.kept_files += node.passed_files;
         landing.kept_bytes += node.passed_bytes;
         landing.unchanged_files += node.present_files;
-        landing.resumed_bytes += node.adopted;
+        landing.resumed_bytes += node.adopted.saturating_sub(node.taken);
+        landing.taken_bytes += node.taken;
         let Some(landed) = node.landed else { continue };
         landing.replaced_files += landed.replaced_files;
         landing.removed_files += landed.removed_files;
@@ -134,6 +135,7 @@ mod tests {
             attributes_unread: 0,
             present: 0,
             adopted: 0,
+            taken: 0,
             present_files: 0,
             passed_files: 0,
             passed_bytes: 0,

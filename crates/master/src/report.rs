@@ -266,7 +266,8 @@ pub(crate) fn final_report(
     let landing = &mut report.landing;
     (landing.not_removed, landing.not_removed_more) = coordinator.not_removed();
     report.dry_run = coordinator.dry_run();
-    if report.dry_run.is_none() {
+    report.check = coordinator.check_report();
+    if !coordinator.is_dry_run() {
         report.destinations = coordinator.destinations();
     }
     report.left = coordinator.left();

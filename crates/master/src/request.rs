@@ -206,6 +206,12 @@ pub struct Options {
     pub existing: Existing,
     /// What becomes of files of a tree that the destination has already.
     pub same: Same,
+    /// Of files that are not the same, chunks that the destination has are not sent.
+    pub delta: bool,
+    /// What an earlier transfer left is hashed before it is taken over.
+    pub verify_kept: bool,
+    /// With `dry_run`: all that differs is listed, of a comparison and not of a copy.
+    pub compares: bool,
     /// Whether owners, groups, set-id bits, extended attributes and ACLs are part of a copy.
     pub archive: bool,
     /// Nothing is made: receivers list what they would do.
@@ -329,6 +335,9 @@ impl Default for Options {
             sync: true,
             existing: Existing::default(),
             same: Same::default(),
+            delta: false,
+            verify_kept: false,
+            compares: false,
             archive: false,
             dry_run: false,
             delete: false,

@@ -34,7 +34,7 @@ use crate::lessons;
 use crate::members::{Command, Members};
 use crate::reach::{Answers, Failure, Ranks, Reached, reach_each};
 use crate::report;
-use crate::request::{LaneKind, Mapping, NodeRequest, Object, Reach, Request, Same, Sources};
+use crate::request::{LaneKind, Mapping, NodeRequest, Object, Reach, Request, Sources};
 use crate::setup::{Before, check, links_note};
 use crate::speeds;
 
@@ -121,7 +121,7 @@ fn is_resumable(request: &Request) -> bool {
     let mut objects = nodes.flat_map(|node| node.sources.iter().chain(&node.sinks));
     let is_file = |object: &Object| matches!(object, Object::Path(_) | Object::Bundle(_));
     has_journals
-        && options.same == Same::Kept
+        && options.same.keeps()
         && options.sync
         && options.lane != LaneKind::Mpi
         && !options.dry_run
@@ -413,7 +413,7 @@ fn unreached(nodes: &[NodeRequest], answers: &Answers) -> Vec<Gone> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::request::{Destinations, ObjectRequest, Options};
+    use crate::request::{Destinations, ObjectRequest, Options, Same};
 
     fn node(name: &str, port: u16, object: Object) -> NodeRequest {
         NodeRequest {

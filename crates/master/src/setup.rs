@@ -245,6 +245,9 @@ pub(crate) fn setup(request: &Request, id: uuid::Uuid, before: &Before) -> (Setu
         delete: options.delete,
         hard_links: options.hard_links,
         stays: options.stays.into(),
+        delta: options.delta,
+        verify_kept: options.verify_kept,
+        compares: options.compares,
     };
     let hint = |known: &[Option<u64>], at: usize| known.get(at).copied().flatten().map(ByteRate);
     let mut nodes: Vec<NodeSetup> = request

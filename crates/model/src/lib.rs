@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 pub mod class;
+pub mod contents;
 pub mod date;
 pub mod host_list;
 pub mod journal;

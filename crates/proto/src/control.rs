@@ -108,7 +108,14 @@ impl Same {
         match self {
             Self::Kept => "time",
             Self::Sent => "none",
+            Self::Contents => "hash",
         }
+    }
+
+    /// Whether files that are the same stay, and journals are kept.
+    #[must_use]
+    pub fn keeps(self) -> bool {
+        self != Self::Sent
     }
 }
 

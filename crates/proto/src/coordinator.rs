@@ -31,7 +31,7 @@
 use ropewalk_model::{CHUNK_LEN, Instant, RangeSet};
 
 use crate::control::{self, FromAgent, OpenedSource, from_agent, to_agent};
-use crate::report::{DryRunReport, ErrorKind, Outcome};
+use crate::report::{CheckReport, DryRunReport, ErrorKind, Outcome};
 
 mod action;
 mod arrivals;
@@ -124,6 +124,7 @@ pub struct Coordinator {
     groups: groups::Groups,
     looking: looking::Looking,
     listed: DryRunReport,
+    differing: CheckReport,
     // The first plan, the speeds it was made with, and how many came after it.
     planned: Planned,
     basis: Basis,
@@ -156,6 +157,7 @@ impl Coordinator {
             groups: groups::Groups::default(),
             looking: looking::Looking::default(),
             listed: DryRunReport::default(),
+            differing: CheckReport::default(),
             planned: Planned::default(),
             basis: Basis::None,
             replans: 0,
@@ -257,6 +259,9 @@ impl Coordinator {
             from_agent::Body::ManifestReply(reply) => self.handle_manifest(node, reply),
             from_agent::Body::Status(status) => self.handle_status(node, &status, now),
             from_agent::Body::SenderStatus(status) => {
+                if let Some(comparing) = &status.comparing {
+                    self.handle_comparing(node, comparing, now);
+                }
                 self.observe_streams(node, status.tcp.as_ref());
             }
             from_agent::Body::Need(need) if is_moving => self.handle_need(node, &need),
@@ -320,6 +325,7 @@ impl Coordinator {
             state.present_files += present.files;
             state.passed_files += present.passed_files;
             state.passed_bytes += present.passed_bytes;
+            state.taken_bytes += present.taken_bytes;
             // The plan's end was that of all bytes.
             self.balancer.look_soon();
         }

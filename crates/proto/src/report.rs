@@ -153,6 +153,15 @@ pub enum Event {
         /// Per sender: bytes delivered from it so far.
         senders: Vec<NodeProgress>,
     },
+    /// A receiver compares contents of what it has with those of the sources, by hashes; about twice a second.
+    Comparing {
+        /// Name of the node.
+        node: String,
+        /// Bytes that are compared, or need not be.
+        done_bytes: u64,
+        /// All that are to be compared.
+        total_bytes: u64,
+    },
     /// Something went wrong and was dealt with, or is worth knowing.
     Note {
         /// Seconds since bytes started to flow.
@@ -160,7 +169,7 @@ pub enum Event {
         /// Plain words: node, lane, range, cause.
         message: String,
     },
-    /// Of a dry run: something that a copy would do.
+    /// Of a dry run: something that a copy would do. Of a comparison: something that differs.
     Listed {
         /// Name of the node at whose destination it would be done; of a shared one, of the node that looked.
         node: String,
@@ -190,6 +199,56 @@ pub enum Change {
     Remove,
     /// The same of a folder.
     RemoveFolder,
+    /// Only the first one of a comparison has it.
+    Missing,
+    /// Only this one has it.
+    Extra,
+    /// It is a file, a folder or a link in one, and something else in the other.
+    Kind,
+    /// Files of different lengths.
+    Size,
+    /// Files of different contents, links of different targets.
+    Contents,
+    /// The contents are the same, and the time, the mode, the owner or other attributes are not.
+    Metadata,
+    /// It cannot be read.
+    Unreadable,
+}
+
+/// What a comparison found, all copies together: names that differ from the first one's, by how.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CheckReport {
+    /// Names that a copy lacks.
+    pub missing: u64,
+    /// Names that only a copy has.
+    pub extra: u64,
+    /// Names of a file, a folder or a link that are something else.
+    pub kind: u64,
+    /// Files of another length.
+    pub size: u64,
+    /// Files of other contents, and links of other targets.
+    pub contents: u64,
+    /// Names of other metadata and the same contents.
+    pub metadata: u64,
+    /// Names that cannot be read.
+    pub unreadable: u64,
+}
+
+impl CheckReport {
+    /// How many names differ.
+    #[must_use]
+    pub fn differing(&self) -> u64 {
+        let all = [
+            self.missing,
+            self.extra,
+            self.kind,
+            self.size,
+            self.contents,
+            self.metadata,
+            self.unreadable,
+        ];
+        all.into_iter().fold(0, u64::saturating_add)
+    }
 }
 
 /// What a dry run found, all destinations together.
@@ -334,6 +393,9 @@ pub struct Report {
     /// What a copy would do; absent where it was done.
     #[serde(default)]
     pub dry_run: Option<DryRunReport>,
+    /// What a comparison found; absent of anything else.
+    #[serde(default)]
+    pub check: Option<CheckReport>,
     /// What happened on the way, in words.
     pub notes: Vec<String>,
 }
@@ -384,6 +446,7 @@ impl Report {
             control: ControlReport::default(),
             landing: LandingReport::default(),
             dry_run: None,
+            check: None,
             notes: Vec::new(),
         }
     }
@@ -521,6 +584,9 @@ pub struct LandingReport {
     /// Bytes of files that an earlier transfer had begun to write, which were not sent and `wanted_bytes` does not count either.
     #[serde(default)]
     pub resumed_bytes: u64,
+    /// Bytes of chunks that replaced files had at the same place, which were not sent and `wanted_bytes` does not count either.
+    #[serde(default)]
+    pub taken_bytes: u64,
     /// Files and links of all destinations that no source has, and that were removed.
     #[serde(default)]
     pub removed_files: u64,

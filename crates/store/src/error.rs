@@ -287,6 +287,12 @@ pub enum StoreError {
         /// The folder of the destination.
         path: PathBuf,
     },
+    /// Contents were to be compared with those of the source, and cannot be.
+    #[error("cannot compare contents with those of the source: {reason}")]
+    NotCompared {
+        /// What stands in the way, in words.
+        reason: String,
+    },
     /// Another program holds a lease on the file and kept it longer than an open waits.
     #[error(
         "cannot {operation} {shown}: another program holds a lease on it and did not give it up within {} s; \
@@ -537,6 +543,7 @@ impl StoreError {
             | Self::Io { path, .. } => Some(path),
             Self::NotHeld { .. }
             | Self::NotKept { .. }
+            | Self::NotCompared { .. }
             | Self::Ended
             | Self::BadId { .. }
             | Self::NoMatch { .. }
@@ -552,7 +559,11 @@ impl StoreError {
     pub fn may_pass(&self) -> bool {
         matches!(
             self,
-            Self::DiskFull { .. } | Self::NoInodes { .. } | Self::Leased { .. } | Self::Io { .. }
+            Self::DiskFull { .. }
+                | Self::NoInodes { .. }
+                | Self::Leased { .. }
+                | Self::Io { .. }
+                | Self::NotCompared { .. }
         )
     }
 

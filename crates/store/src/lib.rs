@@ -60,8 +60,8 @@ pub use sink::{Landed, NullSink, Present, Removed, Sink, SinkExtent, Unit};
 pub use source::{Extent, FileSource, Identity, Source, identity, open_whole};
 pub use staging::{make_folder, remove_empty_folder, remove_temporary};
 pub use tree_sink::{
-    Act, Adopt, KEPT_MIN, KEPT_MIN_FAILED, Part, Preview, Previewed, Standing, Stays, TreeSink,
-    Wish,
+    Act, Adopt, Check, Comparing, Contents, Hashes, KEPT_MIN, KEPT_MIN_FAILED, Part, Preview,
+    Previewed, Standing, Stays, TreeSink, Wish,
 };
 pub use version::{Change, Version};
 pub use wildcard::{MATCHES_MAX, expand, is_pattern};

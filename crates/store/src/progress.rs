@@ -55,8 +55,10 @@ pub(crate) struct Progress {
     pub recorded: RangeSet,
     /// Bytes of files that have their names already.
     pub named: RangeSet,
-    /// Bytes of the data space that an earlier transfer made safe.
+    /// Bytes of the data space that were safe before the transfer's first byte: an earlier one wrote them, or files of DEST have them.
     pub adopted: RangeSet,
+    /// Of these, those that files of DEST have.
+    pub taken: RangeSet,
     /// Hashes of these.
     pub units: Vec<Unit>,
     /// Where files lie that the next transfer can go on with, and how many of their bytes are safe.

@@ -157,9 +157,9 @@ pub use ropewalk_model::journal::Unit;
 pub struct Present {
     /// Of files that the destination has, the same.
     pub unchanged: RangeSet,
-    /// Of files that an earlier transfer began to write.
+    /// Of files that are to be written, under their temporary names, and safe.
     pub adopted: RangeSet,
-    /// Hashes of these, as far as that transfer knew them.
+    /// Hashes of these, as far as they are known.
     pub units: Vec<Unit>,
     /// How many files and links the destination has, the same; some have no bytes.
     pub files: u64,
@@ -167,6 +167,8 @@ pub struct Present {
     pub passed_files: u64,
     /// How many bytes these have in the source.
     pub passed_bytes: u64,
+    /// How many of the adopted bytes are chunks that files of the destination have, not ones that an earlier transfer wrote.
+    pub taken_bytes: u64,
 }
 
 impl Present {

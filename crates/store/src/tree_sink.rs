@@ -46,7 +46,7 @@ use crate::manifest::{Entry, EntryKind, parent_of};
 use crate::open_files::lock;
 use crate::parallel;
 use crate::progress::Progress;
-use crate::sink::Landed;
+use crate::sink::{Landed, Sink as _};
 use crate::staging::{SYNC_EACH_MAX, Staging, Target, open_parent, reserve, temporary_name};
 use crate::sys;
 
@@ -54,6 +54,8 @@ mod adopt;
 mod as_sink;
 mod checksums;
 mod commit;
+mod contents;
+mod differences;
 mod early;
 mod extra;
 mod kept;
@@ -64,11 +66,14 @@ mod resume;
 mod same;
 mod standing;
 use adopt::Leftover;
+pub use contents::{Contents, Hashes};
+pub use differences::Comparing;
 pub use parts::Part;
 use parts::merge;
 pub use preview::{Act, Preview, Previewed};
 pub use ropewalk_model::journal::{Adopt, KEPT_MIN, KEPT_MIN_FAILED};
-pub use same::{Stays, Wish};
+use same::Compares;
+pub use same::{Check, Stays, Wish};
 pub use standing::Standing;
 use standing::Stood;
 
@@ -109,6 +114,9 @@ struct Tree {
     /// Those of them that are not the same as in the source, and stay all the same.
     passed: HashSet<u32>,
     stays: Stays,
+    compares: Compares,
+    /// Files of DEST whose contents are those of the source, and what they were then.
+    compared: HashMap<u32, contents::Identity>,
     /// Another node has found that these files are the same, and has made the temporary name.
     was_told: bool,
     /// What DEST has and the tree has not is removed at the end, but for what this excludes.
@@ -175,11 +183,11 @@ impl TreeSink {
     ///
     /// # Errors
     /// As [`TreeSink::create`].
-    pub fn update(
+    pub fn update<'w>(
         dest: &Path,
         parts: &[Part],
         id: &str,
-        wish: impl Into<Wish>,
+        wish: impl Into<Wish<'w>>,
     ) -> Result<Self, StoreError> {
         Self::make(dest, parts, id, None, &There::Kept(wish.into()))
     }
@@ -191,12 +199,12 @@ impl TreeSink {
     ///
     /// # Errors
     /// As [`TreeSink::create`].
-    pub fn lead(
+    pub fn lead<'w>(
         dest: &Path,
         parts: &[Part],
         id: &str,
         node: u32,
-        wish: impl Into<Wish>,
+        wish: impl Into<Wish<'w>>,
     ) -> Result<Self, StoreError> {
         Self::make(dest, parts, id, Some(node), &There::Kept(wish.into()))
     }
@@ -206,7 +214,7 @@ impl TreeSink {
     ///
     /// * `node`: its number among them.
     /// * `unchanged`: bytes of the data space, of whole files; the same for all nodes.
-    /// * `stays`: as the first was given it.
+    /// * `stays`, `check`: as the first was given them.
     ///
     /// # Errors
     /// As [`TreeSink::create`]; [`StoreError::Vanished`] where the temporary name is gone: a later transfer has taken it over.
@@ -217,8 +225,10 @@ impl TreeSink {
         node: u32,
         unchanged: &RangeSet,
         stays: Stays,
+        check: Check,
     ) -> Result<Self, StoreError> {
-        Self::make(dest, parts, id, Some(node), &There::Known(unchanged, stays))
+        let there = There::Known(unchanged, stays, check);
+        Self::make(dest, parts, id, Some(node), &there)
     }
 
     /// * `node`: where each node that writes has a journal, the number of this one.
@@ -229,21 +239,33 @@ impl TreeSink {
         node: Option<u32>,
         there: &There<'_>,
     ) -> Result<Self, StoreError> {
-        let (adopt, stays) = match there {
-            There::Kept(wish) => (Some(wish.adopt), wish.stays),
-            There::Known(_, stays) => (None, *stays),
-            There::Replaced { .. } => (None, Stays::Same),
+        let wish = match there {
+            There::Kept(wish) => Some(wish),
+            There::Known(..) | There::Replaced { .. } => None,
         };
         let names_early = match there {
             There::Kept(wish) => wish.names_early,
             There::Replaced { names_early, .. } => *names_early,
             There::Known(..) => false,
         };
-        if adopt.is_some() {
+        if wish.is_some() {
             await_endings(dest, id)?;
         }
         let (mut tree, layout, inside) = Tree::open(dest, parts, id)?;
-        tree.stays = stays;
+        (tree.stays, tree.compares) = match there {
+            There::Kept(wish) => (wish.stays, wish.compares()),
+            There::Known(_, stays, check) => {
+                let delta = false;
+                (
+                    *stays,
+                    Compares {
+                        check: *check,
+                        delta,
+                    },
+                )
+            }
+            There::Replaced { .. } => (Stays::Same, Compares::default()),
+        };
         let single = tree.is_single();
         *lock(&tree.progress) = match there {
             There::Replaced { .. } => Progress::off(),
@@ -254,24 +276,30 @@ impl TreeSink {
             tree.note_standing(&[], tree.stage_parent.as_fd())?;
         }
         tree.early.is_wished = names_early && inside && node.is_none();
-        let mut same = tree.survey()?;
+        let contents = wish.and_then(|wish| wish.contents);
+        let mut same = tree.survey_contents(&layout, contents)?;
         match there {
             There::Replaced { .. } => {}
             There::Kept(_) => tree.keep(&same),
-            There::Known(unchanged, _) => tree.keep_known(&same, &layout, unchanged),
+            There::Known(unchanged, ..) => tree.keep_known(&same, &layout, unchanged),
         }
         tree.choose_early(&mut same, &layout);
         let shared = node.is_some() || matches!(there, There::Replaced { shared: true, .. });
         if shared && !single {
             tree.note_all_standing()?;
         }
-        let leftovers = adopt.map_or_else(Vec::new, |adopt| tree.find_leftovers(adopt));
+        let leftovers = wish.map_or_else(Vec::new, |wish| tree.find_leftovers(wish));
         tree.begin(&layout, &leftovers, shared)
             .inspect_err(|_| tree.remove_unused_journal())?;
         let endures_full_disk = tree.is_early();
-        Ok(Self {
+        let sink = Self {
             staging: Staging::new(layout, tree, endures_full_disk),
-        })
+        };
+        if let Some(contents) = contents.filter(|_| wish.is_some_and(|wish| wish.delta)) {
+            sink.take_chunks(&same, contents)
+                .inspect_err(|_| sink.set_aside())?;
+        }
+        Ok(sink)
     }
 
     /// Gives DEST the mode and time on commit that it had before any node of the transfer put something into it.
@@ -300,9 +328,9 @@ enum There<'a> {
     /// They are replaced; other nodes may write the same copy.
     Replaced { shared: bool, names_early: bool },
     /// Those that this node finds to be the same stay, and what an earlier transfer began is taken over.
-    Kept(Wish),
+    Kept(Wish<'a>),
     /// Those of these bytes stay.
-    Known(&'a RangeSet, Stays),
+    Known(&'a RangeSet, Stays, Check),
 }
 
 impl Tree {
@@ -353,6 +381,8 @@ impl Tree {
             unchanged: HashSet::new(),
             passed: HashSet::new(),
             stays: Stays::default(),
+            compares: Compares::default(),
+            compared: HashMap::new(),
             was_told: false,
             removes: OnceLock::new(),
             sources: OnceLock::new(),

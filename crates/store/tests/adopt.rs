@@ -5,7 +5,9 @@ use std::os::unix::fs::{MetadataExt as _, chown};
 use std::path::{Path, PathBuf};
 
 use ropewalk_model::{Range, RangeSet};
-use ropewalk_store::{Adopt, KEPT_MIN, OPEN_FILES_MAX, Part, Scan, Sink as _, TreeSink, Unit};
+use ropewalk_store::{
+    Adopt, Check, KEPT_MIN, OPEN_FILES_MAX, Part, Scan, Sink as _, TreeSink, Unit,
+};
 use rustix::fs::XattrFlags;
 
 mod support;
@@ -495,7 +497,8 @@ fn a_file_that_vanishes_is_not_made_anew() {
                 let shared = id(3);
                 let _first = TreeSink::lead(&to, &parts, &shared, 0, Adopt::All).unwrap();
                 let stays = ropewalk_store::Stays::Same;
-                let other = TreeSink::share(&to, &parts, &shared, 1, &none, stays).unwrap();
+                let other =
+                    TreeSink::share(&to, &parts, &shared, 1, &none, stays, Check::Time).unwrap();
                 other.expect(&RangeSet::from(Range::new(2, 3)));
                 other
             }

@@ -8,7 +8,7 @@ use std::process::Command;
 
 use ropewalk_store::{
     Act, Adopt, FileSource, Filter, FilterRule, Keep, Part, Removed, Scan, Sink as _, Source as _,
-    Stays, StoreError, TreeSink,
+    StoreError, TreeSink,
 };
 
 mod support;
@@ -52,7 +52,8 @@ fn copy(from: &[&Path], to: &Path, rules: &[&str]) -> (Removed, Vec<PathBuf>) {
     let filter = filter(rules);
     let (source, part) = scan(from, &filter);
     let parts = [part];
-    let preview = TreeSink::preview(to, &parts, true, Stays::Same, Some(&filter), false).unwrap();
+    let preview =
+        TreeSink::preview(to, &parts, Some(&Adopt::All.into()), Some(&filter), false).unwrap();
     let foreseen = preview
         .changes
         .iter()

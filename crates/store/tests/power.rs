@@ -159,8 +159,16 @@ fn writers_together() {
     let (source, parts, first) = lead(&from, &to, 1);
     make_safe(&source, &first, Range::new(0, 5000 + MIB));
     let found = first.present().unchanged;
-    let second =
-        TreeSink::share(&to, &parts, &id(1), 1, &found, ropewalk_store::Stays::Same).unwrap();
+    let second = TreeSink::share(
+        &to,
+        &parts,
+        &id(1),
+        1,
+        &found,
+        ropewalk_store::Stays::Same,
+        ropewalk_store::Check::Time,
+    )
+    .unwrap();
     std::process::exit(i32::from(second.layout().pieces().is_empty()));
 }
 

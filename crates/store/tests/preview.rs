@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use ropewalk_store::{
-    Act, Manifest, Part, Preview, Previewed, Sink as _, Stays, StoreError, TreeSink,
+    Act, Adopt, Manifest, Part, Preview, Previewed, Sink as _, StoreError, TreeSink,
 };
 
 mod support;
@@ -14,7 +14,7 @@ fn parts(from: &Path) -> [Part; 1] {
 }
 
 fn preview(from: &Path, to: &Path) -> Preview {
-    TreeSink::preview(to, &parts(from), true, Stays::Same, None, false).unwrap()
+    TreeSink::preview(to, &parts(from), Some(&Adopt::All.into()), None, false).unwrap()
 }
 
 fn lines(preview: &Preview) -> Vec<String> {
@@ -71,7 +71,7 @@ fn a_preview_is_what_a_copy_does() {
             "Send 11 plain/small"
         ]
     );
-    let all = TreeSink::preview(&to, &parts(&from), false, Stays::Same, None, false).unwrap();
+    let all = TreeSink::preview(&to, &parts(&from), None, None, false).unwrap();
     assert_eq!(all.changes.len(), files + 1);
 }
 
@@ -83,15 +83,15 @@ fn a_preview_needs_what_a_copy_needs() {
     std::fs::write(&from, "file").unwrap();
     assert_eq!(lines(&preview(&from, &folder.join("to"))), ["Send 4 "]);
     let new = folder.join("new/to");
-    let refused = TreeSink::preview(&new, &parts(&from), true, Stays::Same, None, false);
+    let refused = TreeSink::preview(&new, &parts(&from), Some(&Adopt::All.into()), None, false);
     assert!(matches!(refused, Err(StoreError::ParentMissing { .. })));
-    let made = TreeSink::preview(&new, &parts(&from), true, Stays::Same, None, true).unwrap();
+    let made =
+        TreeSink::preview(&new, &parts(&from), Some(&Adopt::All.into()), None, true).unwrap();
     assert_eq!(lines(&made), ["Send 4 "]);
     let refused = TreeSink::preview(
         &folder.join("new/new/to"),
         &parts(&from),
-        true,
-        Stays::Same,
+        Some(&Adopt::All.into()),
         None,
         true,
     );
@@ -100,8 +100,7 @@ fn a_preview_needs_what_a_copy_needs() {
     let refused = TreeSink::preview(
         &folder.join("to"),
         &parts(&from),
-        true,
-        Stays::Same,
+        Some(&Adopt::All.into()),
         None,
         false,
     );

@@ -26,7 +26,16 @@ fn shared(to: &Path, parts: &[Part], lead: TreeSink) -> [TreeSink; 2] {
     let found = lead.present().unchanged;
     [
         lead,
-        TreeSink::share(to, parts, ID, 1, &found, ropewalk_store::Stays::Same).unwrap(),
+        TreeSink::share(
+            to,
+            parts,
+            ID,
+            1,
+            &found,
+            ropewalk_store::Stays::Same,
+            ropewalk_store::Check::Time,
+        )
+        .unwrap(),
     ]
 }
 
@@ -118,6 +127,7 @@ fn a_node_that_sees_other_attributes_does_as_was_decided() {
             node,
             &told.unchanged,
             ropewalk_store::Stays::Same,
+            ropewalk_store::Check::Time,
         )
         .unwrap()
     });
@@ -235,6 +245,7 @@ fn what_several_nodes_left_is_taken_over() {
             7,
             &RangeSet::new(),
             ropewalk_store::Stays::Same,
+            ropewalk_store::Check::Time,
         )
         .unwrap();
         // Bytes that were written and not synced are not recorded.
@@ -278,6 +289,7 @@ fn what_several_nodes_left_is_taken_over() {
                     5,
                     &RangeSet::new(),
                     ropewalk_store::Stays::Same,
+                    ropewalk_store::Check::Time,
                 )
                 .unwrap();
                 (vec![first, second, third], 2)
@@ -323,6 +335,7 @@ fn one_that_comes_too_late_makes_nothing() {
             1,
             &RangeSet::new(),
             ropewalk_store::Stays::Same,
+            ropewalk_store::Check::Time,
         );
         let error = late.unwrap_err();
         assert!(matches!(error, StoreError::Vanished { .. }), "{error}");

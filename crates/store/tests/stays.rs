@@ -13,11 +13,10 @@ use ropewalk_store::{
 mod support;
 use support::*;
 
-fn wish(stays: Stays) -> Wish {
+fn wish(stays: Stays) -> Wish<'static> {
     Wish {
-        names_early: false,
-        adopt: Adopt::All,
         stays,
+        ..Wish::from(Adopt::All)
     }
 }
 
@@ -38,7 +37,7 @@ fn fill(source: &FileSource, sink: &TreeSink, there: &RangeSet) {
 /// What was there, and how many files stayed though they are not the same.
 fn copy(from: &Path, to: &Path, stays: Stays) -> (Present, u64) {
     let (source, parts) = opened(from);
-    let preview = TreeSink::preview(to, &parts, true, stays, None, false).unwrap();
+    let preview = TreeSink::preview(to, &parts, Some(&wish(stays)), None, false).unwrap();
     let sink = TreeSink::update(to, &parts, ID, wish(stays)).unwrap();
     let present = sink.present();
     assert_eq!(preview.present, present);
@@ -52,7 +51,16 @@ fn copy_shared(from: &Path, to: &Path, stays: Stays) {
     let (source, parts) = opened(from);
     let first = TreeSink::lead(to, &parts, &id(1), 0, wish(stays)).unwrap();
     let there = first.present();
-    let second = TreeSink::share(to, &parts, &id(1), 1, &there.all(), stays).unwrap();
+    let second = TreeSink::share(
+        to,
+        &parts,
+        &id(1),
+        1,
+        &there.all(),
+        stays,
+        ropewalk_store::Check::Time,
+    )
+    .unwrap();
     fill(&source, &second, &there.all());
     second.sync().unwrap();
     second.commit().unwrap();

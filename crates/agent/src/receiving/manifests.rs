@@ -2,9 +2,10 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 
 use ropewalk_model::{Layout, Piece, Range, RangeSet};
-use ropewalk_proto::control::{self, Same, Verify};
+use ropewalk_proto::control::{self, Verify};
 use ropewalk_proto::coordinator;
 use ropewalk_proto::node::{self, Failure};
 use ropewalk_store::{
@@ -13,6 +14,7 @@ use ropewalk_store::{
 };
 
 use super::Fetch;
+use crate::hashes::SourceHashes;
 use crate::landing::{PlacedSink, SinkSet};
 use crate::lists::Lists;
 use crate::open::OpenSink;
@@ -165,7 +167,7 @@ impl Fetch {
                     let sink = match shared {
                         true => FileSink::create(layout.clone(), files, &id, true),
                         false => {
-                            let adopt = self.member.wish().adopt;
+                            let adopt = self.member.adopt();
                             FileSink::update(layout.clone(), files, &id, &origins(plan), adopt)
                         }
                     };
@@ -241,15 +243,22 @@ impl Fetch {
                     coordinator::compare(options.verify()),
                     options.verify() == Verify::Sink,
                 );
+                let contents = SourceHashes {
+                    member: &self.member,
+                    ways: &self.ways,
+                    peers: &plan.peers,
+                    parts: &plan.parts,
+                    lines: AtomicUsize::new(0),
+                };
                 let wish = Wish {
                     names_early,
-                    ..self.member.wish()
+                    ..self.member.wish(&contents)
                 };
-                match (options.same(), shared) {
-                    (Same::Kept, false) => TreeSink::update(&path, &parts, id, wish),
-                    (Same::Sent, false) if names_early => TreeSink::replace(&path, &parts, id),
+                match (options.same().keeps(), shared) {
+                    (true, false) => TreeSink::update(&path, &parts, id, wish),
+                    (false, false) if names_early => TreeSink::replace(&path, &parts, id),
                     // What is the same for one node another one may see differently: one of them has decided.
-                    (Same::Kept, true) if looked.is_made => {
+                    (true, true) if looked.is_made => {
                         let Present {
                             unchanged, adopted, ..
                         } = &looked.there;
@@ -260,6 +269,7 @@ impl Fetch {
                             self.member.node,
                             unchanged,
                             self.member.stays(),
+                            self.member.check(),
                         );
                         // All of them judge alike what is worth keeping: the one that took it over goes on with it.
                         if let (Ok(sink), false) = (&shared, adopted.is_empty()) {
@@ -268,7 +278,7 @@ impl Fetch {
                         }
                         shared
                     }
-                    (Same::Kept | Same::Sent, _) => TreeSink::create(&path, &parts, id, shared),
+                    (true | false, _) => TreeSink::create(&path, &parts, id, shared),
                 }
             }
         };

@@ -3,14 +3,17 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use ropewalk_model::RangeSet;
-use ropewalk_proto::control::{self, Change, Same, from_agent};
-use ropewalk_store::{Act, Part, Present, Preview, Previewed, Sink as _, TreeSink};
+use ropewalk_proto::control::{self, Change, from_agent};
+use ropewalk_store::{
+    Act, Check, Comparing, Contents, Part, Present, Preview, Previewed, Sink as _, TreeSink,
+};
 
 use super::Transfer;
 use crate::find::Ways;
+use crate::hashes::SourceHashes;
 use crate::lists::Lists;
 use crate::open::OpenSink;
 use crate::streams::STACK_LEN;
@@ -32,6 +35,13 @@ fn listed(change: &Previewed) -> control::Listed {
         Act::Make => Change::Make,
         Act::Remove => Change::Remove,
         Act::RemoveFolder => Change::RemoveFolder,
+        Act::Missing => Change::Missing,
+        Act::Extra => Change::Extra,
+        Act::Kind => Change::Kind,
+        Act::Size => Change::Size,
+        Act::Contents => Change::Contents,
+        Act::Metadata => Change::Metadata,
+        Act::Unreadable => Change::Unreadable,
     });
     listed
 }
@@ -68,11 +78,12 @@ impl Looked {
 /// The messages that say what is there.
 pub(crate) fn present_messages(present: &Present) -> Vec<control::Present> {
     let mut messages = Vec::new();
-    if present.files + present.passed_files > 0 {
+    if present.files + present.passed_files + present.taken_bytes > 0 {
         messages.push(control::Present {
             files: present.files,
             passed_files: present.passed_files,
             passed_bytes: present.passed_bytes,
+            taken_bytes: present.taken_bytes,
             ..control::Present::default()
         });
     }
@@ -107,9 +118,13 @@ impl Transfer {
             .stack_size(STACK_LEN * 2);
         let transfer = self.clone();
         let looking = looking.spawn(move || {
-            let found = catch_unwind(AssertUnwindSafe(|| match transfer.member.options.dry_run {
-                true => transfer.list(&look),
-                false => transfer.find_there(&look),
+            let found = catch_unwind(AssertUnwindSafe(|| {
+                transfer.with_lists(&look, |parts, contents| {
+                    match transfer.member.options.dry_run {
+                        true => transfer.list(&look, parts, contents),
+                        false => transfer.find_there(&look, parts, contents),
+                    }
+                })
             }));
             transfer.report_there(found.unwrap_or_else(|_| {
                 Err(
@@ -138,37 +153,69 @@ impl Transfer {
         }
     }
 
-    fn fetch_lists(&self, look: &control::Look) -> Result<Vec<Part>, String> {
+    /// Fetches the lists of files, and looks with them and the sources' hashes.
+    fn with_lists(
+        &self,
+        look: &control::Look,
+        find: impl FnOnce(&[Part], &SourceHashes<'_>) -> Result<Present, String>,
+    ) -> Result<Present, String> {
         let ways = Arc::new(Ways::new(Box::new(|_, _| {})));
         let lists = Lists {
             member: &self.member,
             ways: &ways,
             peers: &look.peers,
         };
-        let parts = lists.fetch(&look.parts);
+        let contents = SourceHashes {
+            member: &self.member,
+            ways: &ways,
+            peers: &look.peers,
+            parts: &look.parts,
+            lines: AtomicUsize::new(0),
+        };
+        let found = lists
+            .fetch(&look.parts)
+            .and_then(|parts| find(&parts, &contents));
         ways.clear();
-        parts
+        found
     }
 
     /// A dry run: reports what a copy would do here, and makes nothing.
-    fn list(&self, look: &control::Look) -> Result<Present, String> {
-        let parts = self.fetch_lists(look)?;
-        let keeps_same = self.member.options.same() == Same::Kept;
+    fn list(
+        &self,
+        look: &control::Look,
+        parts: &[Part],
+        contents: &SourceHashes<'_>,
+    ) -> Result<Present, String> {
+        let wish = self.member.wish(contents);
+        let wish = Some(&wish).filter(|_| self.member.options.same().keeps());
         let removes = Some(&self.member.filter).filter(|_| look.delete);
-        let preview = match self.sinks.lock().as_slice() {
+        let options = &self.member.options;
+        let comparing = Comparing {
+            contents: Some(contents as &dyn Contents)
+                .filter(|_| self.member.check() == Check::Contents),
+            metadata: options.archive,
+        };
+        // It is not held while files are read.
+        let there = match self.sinks.lock().as_slice() {
             [
                 OpenSink::Tree {
                     path, make_folder, ..
                 },
-            ] => {
+            ] => Some((path.clone(), *make_folder)),
+            _ => None,
+        };
+        let preview = match &there {
+            Some((path, _)) if options.compares => {
+                TreeSink::differences(path, parts, comparing, &self.member.filter)
+            }
+            Some((path, make_folder)) => {
                 if let Some(filter) = removes {
-                    let checked = TreeSink::check_extra(path, &parts, filter);
+                    let checked = TreeSink::check_extra(path, parts, filter);
                     checked.map_err(|error| error.to_string())?;
                 }
-                let stays = self.member.stays();
-                TreeSink::preview(path, &parts, keeps_same, stays, removes, *make_folder)
+                TreeSink::preview(path, parts, wish, removes, *make_folder)
             }
-            _ => TreeSink::preview_of_all(&parts),
+            None => TreeSink::preview_of_all(parts),
         };
         let Preview { changes, present } = preview.map_err(|error| error.to_string())?;
         for changes in changes.chunks(LISTED_MAX) {
@@ -179,7 +226,12 @@ impl Transfer {
         Ok(present)
     }
 
-    fn find_there(&self, look: &control::Look) -> Result<Present, String> {
+    fn find_there(
+        &self,
+        look: &control::Look,
+        parts: &[Part],
+        contents: &SourceHashes<'_>,
+    ) -> Result<Present, String> {
         let (path, make_folder) = match self.sinks.lock().as_slice() {
             [
                 OpenSink::Tree {
@@ -188,9 +240,8 @@ impl Transfer {
             ] => (path.clone(), *make_folder),
             _ => return Err("this node writes no tree".into()),
         };
-        let parts = self.fetch_lists(look)?;
         if look.delete {
-            let checked = TreeSink::check_extra(&path, &parts, &self.member.filter);
+            let checked = TreeSink::check_extra(&path, parts, &self.member.filter);
             checked.map_err(|error| error.to_string())?;
         }
         // Nothing is made that the agent would not stay to remove.
@@ -205,10 +256,10 @@ impl Transfer {
         }
         let sink = TreeSink::lead(
             &path,
-            &parts,
+            parts,
             &self.id_text(),
             self.member.node,
-            self.member.wish(),
+            self.member.wish(contents),
         );
         let mut looked = Looked {
             made_folder,
@@ -277,7 +328,7 @@ mod tests {
                     ..control::Finish::default()
                 })),
             }
-            let led = TreeSink::lead(&to, &parts, &id, 0, transfer.member.wish()).unwrap();
+            let led = TreeSink::lead(&to, &parts, &id, 0, transfer.member.adopt()).unwrap();
             transfer.keep_looked(Looked {
                 led: Some(led),
                 ..Looked::default()

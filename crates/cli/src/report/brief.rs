@@ -11,6 +11,7 @@ use crate::progress::rate;
 pub(super) fn headline(report: &Report) -> String {
     match report.outcome {
         Outcome::Done | Outcome::Partial if report.dry_run.is_some() => dry_run(report),
+        Outcome::Done | Outcome::Partial if report.check.is_some() => check(report),
         Outcome::Done => done(report),
         Outcome::Cancelled => cancelled(report),
         Outcome::Partial => format!("PARTIAL: {}", incomplete(report)),
@@ -95,10 +96,13 @@ fn waited(report: &Report) -> Option<String> {
 fn there(report: &Report) -> String {
     let resumed = report.landing.resumed_bytes;
     let resumed = (resumed > 0).then(|| format!("{} from an earlier run", format_bytes(resumed)));
+    let taken = report.landing.taken_bytes;
+    let taken = (taken > 0).then(|| format!("{} from the files replaced", format_bytes(taken)));
     let there = [
         unchanged(report),
         kept(report),
         resumed,
+        taken,
         removed(report),
         waited(report),
     ];
@@ -139,7 +143,7 @@ fn done(report: &Report) -> String {
         .flatten()
         .collect();
     if !stays.is_empty()
-        && report.wanted_bytes + report.landing.resumed_bytes == 0
+        && report.wanted_bytes + report.landing.resumed_bytes + report.landing.taken_bytes == 0
         && report
             .landing
             .merged
@@ -203,6 +207,32 @@ fn dry_run(report: &Report) -> String {
         there(report),
         label(report)
     )
+}
+
+/// The outcome of a comparison: `equal: 12 files (4 MB), 2 s`, `differ: 1 missing, 2 contents; 9 files (3 MB) equal, 2 s`.
+fn check(report: &Report) -> String {
+    let found = report.check.unwrap_or_default();
+    let (files, bytes) = (
+        report.landing.unchanged_files,
+        report.landing.unchanged_bytes,
+    );
+    let equal = format!("{} ({})", count(files, "file"), format_bytes(bytes));
+    let (time, label) = (format_seconds(report.seconds), label(report));
+    if found.differing() == 0 {
+        return format!("equal: {equal}, {time}{label}");
+    }
+    let kinds = [
+        (found.missing, "missing"),
+        (found.extra, "extra"),
+        (found.kind, "kind"),
+        (found.size, "size"),
+        (found.contents, "contents"),
+        (found.metadata, "metadata"),
+        (found.unreadable, "unreadable"),
+    ];
+    let kinds = kinds.iter().filter(|(names, _)| *names > 0);
+    let kinds: Vec<String> = kinds.map(|(names, how)| format!("{names} {how}")).collect();
+    format!("differ: {}; {equal} equal, {time}{label}", kinds.join(", "))
 }
 
 fn cancelled(report: &Report) -> String {

@@ -321,6 +321,7 @@ fn safe_bytes(report: &Report) -> u64 {
         landing.unchanged_bytes,
         landing.kept_bytes,
         landing.resumed_bytes,
+        landing.taken_bytes,
     ];
     let found = found
         .iter()

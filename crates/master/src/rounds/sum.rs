@@ -17,6 +17,7 @@ fn found_bytes(report: &Report) -> u64 {
         landing.unchanged_bytes,
         landing.kept_bytes,
         landing.resumed_bytes,
+        landing.taken_bytes,
     ];
     found.into_iter().fold(0, u64::saturating_add)
 }
@@ -131,6 +132,7 @@ fn landing(known: &[&Report], first: &Report, end: &Report) -> LandingReport {
         kept_files: first.landing.kept_files,
         kept_bytes: first.landing.kept_bytes,
         resumed_bytes: first.landing.resumed_bytes,
+        taken_bytes: first.landing.taken_bytes,
         removed_files: sum(|landing| landing.removed_files),
         removed_folders: sum(|landing| landing.removed_folders),
         bits_not_kept: sum(|landing| landing.bits_not_kept),

@@ -341,6 +341,15 @@ pub struct Options {
     pub delete: bool,
     #[prost(enumeration = "Stays", tag = "52")]
     pub stays: i32,
+    /// of files that are not the same, chunks of 1 MiB that the destination has are not sent
+    #[prost(bool, tag = "60")]
+    pub delta: bool,
+    /// what an earlier transfer left is hashed before it is taken over
+    #[prost(bool, tag = "61")]
+    pub verify_kept: bool,
+    /// with dry_run: Listed has all that differs, for a comparison and not for a copy
+    #[prost(bool, tag = "62")]
+    pub compares: bool,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Opened {
@@ -722,6 +731,20 @@ pub struct Status {
     /// what its disk has not done for long, in words
     #[prost(string, tag = "31")]
     pub hung: ::prost::alloc::string::String,
+    /// while contents are compared
+    #[prost(message, optional, tag = "40")]
+    pub comparing: ::core::option::Option<Comparing>,
+}
+/// How far a node is that compares contents of its destination with those of the source.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Comparing {
+    #[prost(uint64, tag = "1")]
+    pub done: u64,
+    #[prost(uint64, tag = "2")]
+    pub total: u64,
+    /// since when nothing was compared, in words, where that is long
+    #[prost(string, tag = "3")]
+    pub hung: ::prost::alloc::string::String,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct PairStatus {
@@ -739,12 +762,15 @@ pub struct PairStatus {
     #[prost(uint64, tag = "5")]
     pub left: u64,
 }
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct SenderStatus {
     #[prost(uint64, tag = "1")]
     pub sent: u64,
     #[prost(message, optional, tag = "2")]
     pub tcp: ::core::option::Option<TcpStatus>,
+    /// before the plan
+    #[prost(message, optional, tag = "40")]
+    pub comparing: ::core::option::Option<Comparing>,
 }
 /// What the kernel says of the streams that a node sends on. Counters only grow, closed streams are in them.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -803,6 +829,9 @@ pub struct Present {
     pub passed_files: u64,
     #[prost(uint64, tag = "7")]
     pub passed_bytes: u64,
+    /// of `adopted`, those of files that the destination has; in one message of several
+    #[prost(uint64, tag = "8")]
+    pub taken_bytes: u64,
 }
 /// What a dry run would do at a destination, sorted by path; several messages, before the last Present.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -1689,6 +1718,8 @@ pub enum Same {
     Kept = 0,
     /// They are sent and replaced.
     Sent = 1,
+    /// Those of the same size and contents stay as they are, and get the time of the source.
+    Contents = 2,
 }
 impl Same {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -1699,6 +1730,7 @@ impl Same {
         match self {
             Self::Kept => "SAME_KEPT",
             Self::Sent => "SAME_SENT",
+            Self::Contents => "SAME_CONTENTS",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -1706,6 +1738,7 @@ impl Same {
         match value {
             "SAME_KEPT" => Some(Self::Kept),
             "SAME_SENT" => Some(Self::Sent),
+            "SAME_CONTENTS" => Some(Self::Contents),
             _ => None,
         }
     }
@@ -1754,6 +1787,20 @@ pub enum Change {
     Remove = 2,
     /// A folder is removed.
     RemoveFolder = 3,
+    /// Of a comparison: the destination has neither file, link nor folder of that name.
+    Missing = 10,
+    /// It has something of that name, and no source has.
+    Extra = 11,
+    /// One is a folder, a link or a file, and the other something else.
+    Kind = 12,
+    /// Files of different length.
+    Size = 13,
+    /// Files of different contents, links of different targets.
+    Contents = 14,
+    /// The same contents with another time, mode, owner or other attributes; or another time, where contents are not compared.
+    Metadata = 15,
+    /// One of them cannot be read.
+    Unreadable = 16,
 }
 impl Change {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -1766,6 +1813,13 @@ impl Change {
             Self::Make => "CHANGE_MAKE",
             Self::Remove => "CHANGE_REMOVE",
             Self::RemoveFolder => "CHANGE_REMOVE_FOLDER",
+            Self::Missing => "CHANGE_MISSING",
+            Self::Extra => "CHANGE_EXTRA",
+            Self::Kind => "CHANGE_KIND",
+            Self::Size => "CHANGE_SIZE",
+            Self::Contents => "CHANGE_CONTENTS",
+            Self::Metadata => "CHANGE_METADATA",
+            Self::Unreadable => "CHANGE_UNREADABLE",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -1775,6 +1829,13 @@ impl Change {
             "CHANGE_MAKE" => Some(Self::Make),
             "CHANGE_REMOVE" => Some(Self::Remove),
             "CHANGE_REMOVE_FOLDER" => Some(Self::RemoveFolder),
+            "CHANGE_MISSING" => Some(Self::Missing),
+            "CHANGE_EXTRA" => Some(Self::Extra),
+            "CHANGE_KIND" => Some(Self::Kind),
+            "CHANGE_SIZE" => Some(Self::Size),
+            "CHANGE_CONTENTS" => Some(Self::Contents),
+            "CHANGE_METADATA" => Some(Self::Metadata),
+            "CHANGE_UNREADABLE" => Some(Self::Unreadable),
             _ => None,
         }
     }

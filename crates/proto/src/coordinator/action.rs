@@ -60,6 +60,8 @@ pub enum Action {
     Simulate(ropewalk_tuner::Question),
     /// Show what a node would do in its destination.
     Listed(u32, Vec<Listed>),
+    /// Show how far a node is that compares contents: bytes that are compared, and all.
+    Comparing(u32, u64, u64),
     /// Bytes start to flow.
     Moving,
     /// Progress changed.

@@ -155,7 +155,11 @@ impl Coordinator {
             rest => format!("; nor were {}", files_or_folders(rest)),
         };
         let (node, file, reason) = (&first.node, &first.file, &first.reason);
-        Some(format!("{node}: {file} was not copied: {reason}{rest}"))
+        let act = match self.setup.options.compares {
+            true => "compared",
+            false => "copied",
+        };
+        Some(format!("{node}: {file} was not {act}: {reason}{rest}"))
     }
 }
 

@@ -11,7 +11,7 @@
 use super::phase::Phase;
 use super::{Coordinator, Destinations, Mapping};
 use crate::control::{self, Listing, Present};
-use crate::report::{Change, DryRunReport, ErrorKind, Outcome};
+use crate::report::{Change, CheckReport, DryRunReport, ErrorKind, Outcome};
 
 use super::Action;
 
@@ -31,7 +31,14 @@ impl Coordinator {
     /// What a dry run has found; `None` of any other transfer.
     #[must_use]
     pub fn dry_run(&self) -> Option<DryRunReport> {
-        self.is_dry_run().then_some(self.listed)
+        let is_shown = self.is_dry_run() && !self.setup.options.compares;
+        is_shown.then_some(self.listed)
+    }
+
+    /// What a comparison has found; `None` of anything else.
+    #[must_use]
+    pub fn check_report(&self) -> Option<CheckReport> {
+        self.setup.options.compares.then_some(self.differing)
     }
 
     /// Everything is laid out: receivers list what they would do. Next states: Looking, Ended.
@@ -54,7 +61,7 @@ impl Coordinator {
             return;
         }
         for entry in &listing.entries {
-            let totals = &mut self.listed;
+            let (totals, differing) = (&mut self.listed, &mut self.differing);
             match change(entry.change()) {
                 Change::Send => {
                     totals.send_files += 1;
@@ -66,6 +73,13 @@ impl Coordinator {
                     totals.remove_bytes = totals.remove_bytes.saturating_add(entry.length);
                 }
                 Change::RemoveFolder => totals.remove_folders += 1,
+                Change::Missing => differing.missing += 1,
+                Change::Extra => differing.extra += 1,
+                Change::Kind => differing.kind += 1,
+                Change::Size => differing.size += 1,
+                Change::Contents => differing.contents += 1,
+                Change::Metadata => differing.metadata += 1,
+                Change::Unreadable => differing.unreadable += 1,
             }
         }
         self.out.push(Action::Listed(node, listing.entries));
@@ -100,7 +114,18 @@ impl Coordinator {
                 self.fail(ErrorKind::Missing, text.clone());
                 self.end(Outcome::Partial, Some(text));
             }
-            None => self.end(Outcome::Done, None),
+            None => match self.differing.differing() {
+                0 => self.end(Outcome::Done, None),
+                names => {
+                    let names = if names == 1 {
+                        "1 name differs".into()
+                    } else {
+                        format!("{names} names differ")
+                    };
+                    self.fail(ErrorKind::Differing, names.clone());
+                    self.end(Outcome::Partial, Some(names));
+                }
+            },
         }
     }
 
@@ -110,6 +135,7 @@ impl Coordinator {
         match next {
             Some(next) => {
                 self.listed = DryRunReport::default();
+                self.differing = CheckReport::default();
                 self.ask_to_look(next);
             }
             None => {
@@ -141,5 +167,12 @@ pub fn change(change: control::Change) -> Change {
         control::Change::Make => Change::Make,
         control::Change::Remove => Change::Remove,
         control::Change::RemoveFolder => Change::RemoveFolder,
+        control::Change::Missing => Change::Missing,
+        control::Change::Extra => Change::Extra,
+        control::Change::Kind => Change::Kind,
+        control::Change::Size => Change::Size,
+        control::Change::Contents => Change::Contents,
+        control::Change::Metadata => Change::Metadata,
+        control::Change::Unreadable => Change::Unreadable,
     }
 }

@@ -4,7 +4,7 @@ use super::membership_tests::{opened_trees, opening_with, with_tree};
 use super::tests::{actions, from, outcome, sent};
 use super::*;
 use crate::control::{Change, Listed, Listing, Look, Present, Stretch};
-use crate::report::DryRunReport;
+use crate::report::{DryRunReport, ErrorKind};
 
 /// `s` holds a tree of 100 bytes, `a` and `b` want it; all have opened what they have.
 fn opened(destinations: Destinations) -> Coordinator {
@@ -146,5 +146,39 @@ fn what_cannot_be_done_is_refused() {
         actions(&mut c);
         c.handle_lost(lost, "gone", Instant(3));
         assert_eq!(outcome(&actions(&mut c)), Some(Outcome::Refused), "{lost}");
+    }
+}
+
+/// What differs is counted by how, over all copies, and makes a comparison partial; it is no dry run to its user.
+#[test]
+fn what_differs_is_counted() {
+    for differs in [false, true] {
+        let mut c = opened(Destinations::Copies);
+        c.setup.options.compares = true;
+        actions(&mut c);
+        let mut told = Vec::new();
+        for node in [1, 2] {
+            let entries = [Change::Missing, Change::Contents].into_iter();
+            let entries = entries.filter(|_| differs).map(|change| {
+                let mut listed = Listed::default();
+                listed.set_change(change);
+                listed
+            });
+            let entries = entries.collect();
+            say(&mut c, node, from_agent::Body::Listing(Listing { entries }));
+            told = say(&mut c, node, present(true));
+        }
+        let found = c.check_report().unwrap();
+        let each = if differs { 2 } else { 0 };
+        assert_eq!(
+            (found.missing, found.contents, found.differing()),
+            (each, each, 2 * each)
+        );
+        let (expected, kind) = match differs {
+            false => (Outcome::Done, None),
+            true => (Outcome::Partial, Some(ErrorKind::Differing)),
+        };
+        assert_eq!((outcome(&told), c.failure_kind()), (Some(expected), kind));
+        assert_eq!(c.dry_run(), None);
     }
 }

@@ -19,7 +19,7 @@ use ropewalk_model::{Instant, RangeSet};
 
 use super::phase::{Phase, Step};
 use super::{Coordinator, Destinations, Mapping, Node, OPEN_TIME_MAX};
-use crate::control::{self, Look, Present, Same, There, Verify, sink, to_agent};
+use crate::control::{self, Comparing, Look, Present, There, Verify, sink, to_agent};
 
 /// Ranges of one message: some hundred kilobytes.
 const STRETCHES_MAX: usize = 20_000;
@@ -37,6 +37,9 @@ pub(super) struct Looking {
     adopted: RangeSet,
     files: u64,
     passed: (u64, u64),
+    taken: u64,
+    // Bytes whose contents it has compared, as it last reported; it may compare some again.
+    compared: u64,
     pub(super) decided_by: Option<u32>,
 }
 
@@ -55,6 +58,14 @@ impl Looking {
     /// The node whose decision holds for all.
     pub fn decided_by(&self) -> Option<u32> {
         self.decided_by
+    }
+
+    /// A node compares contents: as long as it gets on it is not late.
+    pub fn handle_comparing(&mut self, node: u32, comparing: &Comparing, now: Instant) {
+        if self.awaited == Some(node) && comparing.done != self.compared {
+            self.compared = comparing.done;
+            self.began_at = now;
+        }
     }
 
     /// What was decided to be there; nothing before.
@@ -117,7 +128,7 @@ impl Coordinator {
         };
         let mut receivers = self.nodes.iter().filter(|node| node.is_receiver());
         is_shared
-            && self.setup.options.same() == Same::Kept
+            && self.setup.options.same().keeps()
             && !self.space.parts.is_empty()
             && receivers.all(is_tree)
     }
@@ -136,6 +147,7 @@ impl Coordinator {
         (looking.unchanged, looking.adopted) = (RangeSet::new(), RangeSet::new());
         looking.files = 0;
         looking.passed = (0, 0);
+        (looking.taken, looking.compared) = (0, 0);
         let look = self.look_message(node, true);
         self.send(node, to_agent::Body::Look(look));
     }
@@ -172,6 +184,7 @@ impl Coordinator {
         looking.files += present.files;
         looking.passed.0 += present.passed_files;
         looking.passed.1 += present.passed_bytes;
+        looking.taken = looking.taken.saturating_add(present.taken_bytes);
         if present.last {
             self.decide(node);
         }
@@ -206,6 +219,7 @@ impl Coordinator {
         let state = &mut self.nodes[by as usize];
         state.present_bytes = self.looking.unchanged.len_bytes();
         state.adopted_bytes = self.looking.adopted.len_bytes();
+        state.taken_bytes = self.looking.taken.min(state.adopted_bytes);
         state.present_files = self.looking.files;
         (state.passed_files, state.passed_bytes) = self.looking.passed;
         self.plan_first();

@@ -410,3 +410,52 @@ fn a_transfer_that_ends_awaits_no_answer() {
     assert!(look(&mut c, 1, found(0, 50), 3).is_empty());
     c.check();
 }
+
+/// A receiver that compares contents is given time as long as it gets on, forwards or again from the start; one that does not is late.
+#[test]
+fn a_node_that_compares_is_not_late() {
+    for gets_on in [true, false] {
+        let mut c = opened_by(Same::Contents);
+        let most = 3 * OPEN_TIME_MAX.0 / SECOND;
+        let mut told = Vec::new();
+        for second in 2..most {
+            for node in 0..4 {
+                let comparing = control::Comparing {
+                    done: if gets_on { second % 400 } else { 5 },
+                    total: 1000,
+                    ..control::Comparing::default()
+                };
+                let status = control::SenderStatus {
+                    comparing: Some(comparing).filter(|_| node == 1),
+                    ..control::SenderStatus::default()
+                };
+                let body = from_agent::Body::SenderStatus(status);
+                c.handle_message(node, from(body), Instant(second * SECOND));
+            }
+            c.handle_timer(Instant(second * SECOND));
+            told.extend(actions(&mut c));
+        }
+        let refused = outcome(&told) == Some(Outcome::Refused);
+        assert_eq!(refused, !gets_on);
+        let is_shown = |action: &Action| matches!(action, Action::Comparing(1, 5, 1000));
+        assert!(told.iter().any(is_shown));
+    }
+}
+
+/// Chunks that files of a copy have are adopted bytes that no earlier run wrote.
+#[test]
+fn chunks_count_apart() {
+    let mut c = opened_by(Same::Contents);
+    let present = Present {
+        adopted: vec![Stretch {
+            start: 10,
+            length: 50,
+        }],
+        taken_bytes: 30,
+        ..found(70, 20)
+    };
+    look(&mut c, 1, present, 2);
+    let node = &c.summary()[1];
+    assert_eq!((node.present, node.adopted, node.taken), (20, 50, 30));
+    assert_eq!(c.wanted_bytes(), 30);
+}

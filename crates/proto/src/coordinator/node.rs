@@ -30,6 +30,8 @@ pub(super) struct Node {
     // want them.
     pub present_bytes: u64,
     pub adopted_bytes: u64,
+    /// Of the adopted ones, those of chunks that its files had.
+    pub taken_bytes: u64,
     pub present_files: u64,
     /// Of what its copy had, what stays though it is not the same: files, and their bytes.
     pub passed_files: u64,
@@ -95,6 +97,7 @@ impl Node {
             forfeited: RangeSet::new(),
             present_bytes: 0,
             adopted_bytes: 0,
+            taken_bytes: 0,
             present_files: 0,
             passed_files: 0,
             passed_bytes: 0,

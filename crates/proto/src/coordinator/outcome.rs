@@ -176,7 +176,7 @@ impl Coordinator {
             } else if !node.alive() && !node.is_complete() && !self.is_in_good_hands(node) {
                 // A killed receiver of an own copy leaves its journal, too.
                 let has_journal = match self.setup.mapping {
-                    Mapping::Trees { .. } => self.setup.options.same() == control::Same::Kept,
+                    Mapping::Trees { .. } => self.setup.options.same().keeps(),
                     Mapping::Rows => !self.origins_of(node).is_empty(),
                 };
                 let resumable = has_journal && node.group.is_none();

@@ -56,7 +56,10 @@ impl Coordinator {
         if self.is_dry_run() && !suspects.is_empty() {
             // Marks are files.
             suspects = Default::default();
-            self.note("a dry run does not look whether two nodes write to one place".to_owned());
+            if !self.setup.options.compares {
+                let text = "a dry run does not look whether two nodes write to one place";
+                self.note(text.to_owned());
+            }
         }
         for (node, places) in suspects {
             probes.entry(node).or_default().places = places;

@@ -7,7 +7,7 @@ use ropewalk_model::{Instant, Nanos};
 use super::life::Event;
 use super::phase::Phase;
 use super::{Action, Coordinator};
-use crate::control::{Done, Finished, Status};
+use crate::control::{Comparing, Done, Finished, Status};
 use crate::report::ErrorKind;
 
 /// Temporary names of a node that are remembered.
@@ -56,10 +56,24 @@ impl Coordinator {
             let text = format!("{}: {}", self.name(node), status.hung);
             self.note_once(text);
         }
+        if let Some(comparing) = &status.comparing {
+            self.handle_comparing(node, comparing, now);
+        }
         self.observe_streams(node, status.tcp.as_ref());
         if self.phase == Phase::Moving {
             self.observe(node, status, now);
         }
+    }
+
+    /// A node compares contents, before its first request.
+    pub(super) fn handle_comparing(&mut self, node: u32, comparing: &Comparing, now: Instant) {
+        self.looking.handle_comparing(node, comparing, now);
+        if !comparing.hung.is_empty() {
+            let text = format!("{}: {}", self.name(node), comparing.hung);
+            self.note_once(text);
+        }
+        let (done, total) = (comparing.done, comparing.total);
+        self.out.push(Action::Comparing(node, done, total));
     }
 
     pub(super) fn handle_done(&mut self, node: u32, done: Done, now: Instant) {

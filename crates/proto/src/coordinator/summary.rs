@@ -45,8 +45,10 @@ pub struct NodeSummary<'a> {
     pub attributes_unread: u64,
     /// Bytes that its own copy had from the start, which it does not want.
     pub present: u64,
-    /// Bytes that an earlier transfer had written, which it does not want either.
+    /// Bytes of files to be written that were safe before the first was received, which it does not want either.
     pub adopted: u64,
+    /// Of these, bytes of chunks that files of its copy had.
+    pub taken: u64,
     /// Files and links that its own copy had from the start.
     pub present_files: u64,
     /// Files and links that its own copy had, not the same, and that stay; `present` has their bytes.
@@ -100,6 +102,7 @@ impl Coordinator {
                 special: node.of_sources(|source| source.special),
                 present: node.present_bytes,
                 adopted: node.adopted_bytes,
+                taken: node.taken_bytes,
                 present_files: node.present_files,
                 passed_files: node.passed_files,
                 passed_bytes: node.passed_bytes,

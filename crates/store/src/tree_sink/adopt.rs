@@ -6,23 +6,27 @@
 //! Which files these are, and the order of the steps, is decided by [`ropewalk_model::journal`].
 
 use std::collections::HashMap;
+use std::fs;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
 
 use ropewalk_model::journal::{Adopt, Safe, Unit, keep_largest, pieces};
-use ropewalk_model::{Layout, Piece, Range, RangeSet};
+use ropewalk_model::{CHUNK_LEN, Layout, Piece, Range, RangeSet};
 use rustix::fs::{AtFlags, Gid, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
 use super::Tree;
 use super::resume::Inodes;
+use super::same::Wish;
 use super::standing::heritage;
 use crate::claims::{Claim, Successor, give_name, seen};
 use crate::folders::Folders;
 use crate::manifest::{Entry, EntryKind, parent_of};
 use crate::open_files::lock;
 use crate::staging::Target as _;
-use crate::sys;
+use crate::{parallel, sys};
 
 /// What an earlier transfer left.
 pub(super) struct Leftover {
@@ -56,28 +60,31 @@ struct Found {
 
 impl Tree {
     /// What earlier transfers to DEST have left and no process writes any more.
-    pub(super) fn find_leftovers(&self, adopt: Adopt) -> Vec<Leftover> {
+    pub(super) fn find_leftovers(&self, wish: &Wish<'_>) -> Vec<Leftover> {
         let mut found = Vec::new();
         if lock(&self.progress).is_off {
             return found;
         }
-        self.find_leftovers_in(&self.parent, adopt, &mut found);
+        self.find_leftovers_in(&self.parent, wish, &mut found);
         if self.stage_parent_path == self.dest {
             // Not from one file system to another: what is beside a mount point stays there.
             let device = |folder: &OwnedFd| rustix::fs::fstat(folder).map(|stat| stat.st_dev);
             if device(&self.parent) != device(&self.stage_parent) {
                 found.clear();
             }
-            self.find_leftovers_in(&self.stage_parent, adopt, &mut found);
+            self.find_leftovers_in(&self.stage_parent, wish, &mut found);
         }
         keep_largest(
             found.iter_mut().map(|leftover| &mut leftover.files),
             |file| (file.object, file.safe.len_bytes()),
         );
+        if wish.verifies {
+            found.iter_mut().for_each(|leftover| self.verify(leftover));
+        }
         found
     }
 
-    fn find_leftovers_in(&self, folder: &OwnedFd, adopt: Adopt, found: &mut Vec<Leftover>) {
+    fn find_leftovers_in(&self, folder: &OwnedFd, wish: &Wish<'_>, found: &mut Vec<Leftover>) {
         let is_shared = lock(&self.progress).node.is_some();
         for claim in Claim::all(folder, &self.name, &self.temporary, is_shared) {
             let names = claim.names.iter();
@@ -88,13 +95,13 @@ impl Tree {
                 is_superseded: !claim.is_in_place,
                 claim,
             };
-            self.look(&mut leftover, adopt);
+            self.look_at_leftover(&mut leftover, wish.adopt);
             found.push(leftover);
         }
     }
 
     /// Looks which files of a leftover are there and wanted.
-    fn look(&self, leftover: &mut Leftover, adopt: Adopt) {
+    fn look_at_leftover(&self, leftover: &mut Leftover, adopt: Adopt) {
         let Leftover { places, claim, .. } = leftover;
         let (folder, is_in_place) = (&claim.folder, claim.is_in_place);
         let mut roots: Vec<Option<Folders<'_>>> = places
@@ -150,6 +157,66 @@ impl Tree {
                 });
             }
         }
+    }
+
+    /// Reads what was left again: bytes that have not the hash that was recorded, or none, are not taken over.
+    fn verify(&self, leftover: &mut Leftover) {
+        let files = leftover.files.iter().enumerate();
+        let units: Vec<(usize, Unit)> = files
+            .flat_map(|(at, file)| file.units.iter().map(move |unit| (at, *unit)))
+            .collect();
+        let numbered: Vec<usize> = (0..units.len()).collect();
+        let right: Mutex<Vec<(usize, Unit)>> = Mutex::default();
+        let seen = &*leftover;
+        let done = parallel::for_each(&numbered, |&number| {
+            let (at, unit) = units[number];
+            if self.has_unit(seen, &seen.files[at], &unit) {
+                lock(&right).push((at, unit));
+            }
+            Ok(())
+        });
+        // Each looks at its own unit, whatever others find.
+        debug_assert_eq!(done, Ok(()));
+        let right = right.into_inner().unwrap_or_else(PoisonError::into_inner);
+        for file in &mut leftover.files {
+            file.units.clear();
+        }
+        for (at, unit) in right {
+            leftover.files[at].units.push(unit);
+        }
+        for file in &mut leftover.files {
+            file.units.sort_unstable_by_key(|unit| unit.range.start);
+            file.safe = RangeSet::from_ranges(file.units.iter().map(|unit| unit.range));
+        }
+        leftover.files.retain(|file| !file.safe.is_empty());
+    }
+
+    fn has_unit(&self, leftover: &Leftover, file: &Found, unit: &Unit) -> bool {
+        let (entry, place) = (
+            &self.entries[file.object as usize],
+            &leftover.places[file.place],
+        );
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK;
+        let opened = match (&place.root, entry.path.is_empty()) {
+            (_, true) => sys::open_beneath(
+                leftover.claim.folder.as_fd(),
+                &place.name,
+                flags,
+                Mode::empty(),
+            ),
+            (Some(root), false) => {
+                sys::open_beneath(root.as_fd(), &entry.path, flags, Mode::empty())
+            }
+            (None, false) => return false,
+        };
+        // No journal has a longer unit that this program wrote.
+        let len = usize::try_from(unit.range.len().min(CHUNK_LEN)).unwrap_or(0);
+        let mut bytes = vec![0; len];
+        let read = opened.map(|opened| {
+            let file = fs::File::from(opened);
+            file.read_exact_at(&mut bytes, unit.range.start)
+        });
+        matches!(read, Ok(Ok(()))) && *blake3::hash(&bytes).as_bytes() == unit.digest
     }
 
     /// Takes the further names away that a commit that did not end has given to a file under its temporary name.

@@ -46,6 +46,7 @@ impl Sink for TreeSink {
         let tree = &self.staging.target;
         let progress = lock(&tree.progress);
         let (adopted, units) = (progress.adopted.clone(), progress.units.clone());
+        let taken_bytes = progress.taken.len_bytes();
         drop(progress);
         let (passed_bytes, passed_files) = tree.passed(&self.staging.layout);
         Present {
@@ -55,6 +56,7 @@ impl Sink for TreeSink {
             files: tree.unchanged.len() as u64 - passed_files,
             passed_files,
             passed_bytes,
+            taken_bytes,
         }
     }
 

@@ -121,19 +121,25 @@ impl Tree {
         }
     }
 
-    /// What would be removed, sorted by path, and what could not be looked at.
+    /// What would be removed, sorted by path.
     pub(super) fn find_extra(&self, filter: &Filter) -> Vec<Extra> {
+        self.look_for_extra(filter).0
+    }
+
+    /// What DEST has and the tree has not, sorted by path, and the paths of what could not be looked at, the first ones.
+    pub(super) fn look_for_extra(&self, filter: &Filter) -> (Vec<Extra>, Vec<Vec<u8>>) {
         let dest = match self.is_single() {
             false => self.open_dest().ok(),
             true => None,
         };
         let Some(dest) = dest else {
-            return Vec::new();
+            return (Vec::new(), Vec::new());
         };
         let mut walk = Walk::new(&self.entries, filter, false);
         walk.all(&dest);
         walk.found.sort_by(|a, b| a.path.cmp(&b.path));
-        walk.found
+        let failed = walk.removed.failed.into_iter();
+        (walk.found, failed.map(|(path, _)| path).collect())
     }
 }
 

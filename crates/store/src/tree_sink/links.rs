@@ -41,7 +41,7 @@ pub(super) struct Links {
 pub(super) struct Named {
     file: (u64, u64),
     names: u64,
-    /// Mode, owner and attributes are those of the entry.
+    /// Time, mode, owner and attributes are those of the entry.
     is_kept: bool,
 }
 
@@ -131,7 +131,9 @@ impl Tree {
             // Its type is not the same on all systems.
             #[allow(clippy::useless_conversion)]
             names: u64::from(stat.st_nlink),
-            is_kept: is_file && self.is_kept(stat, object, folder, name),
+            is_kept: is_file
+                && super::same::is_file(stat, &self.entries[object as usize])
+                && self.is_kept(stat, object, folder, name),
         };
         Some((object, place))
     }
@@ -227,7 +229,7 @@ impl Tree {
         let stat =
             rustix::fs::fstat(&opened).map_err(|errno| self.failed(Operation::Inspect, errno))?;
         let is_regular = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
-        if !is_regular || !(is_staged || is_file(&stat, entry)) {
+        if !is_regular || !(is_staged || self.is_whole(&stat, first)) {
             return Err(changed());
         }
         Ok((opened, stat))

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::parts::merge;
-use super::same::{Same, Stays};
+use super::same::{Same, Wish};
 use super::{Part, Tree, TreeSink};
 use crate::error::StoreError;
 use crate::filter::Filter;
@@ -44,14 +44,27 @@ pub enum Act {
     Remove,
     /// The same of a folder, after what was in it.
     RemoveFolder,
+    /// Of a comparison: it is not there.
+    Missing,
+    /// No source has it.
+    Extra,
+    /// It is a file, a folder or a link, and something else in the source.
+    Kind,
+    /// It has another length.
+    Size,
+    /// It has other contents, or another target.
+    Contents,
+    /// It has the same contents and another time, mode, owner or other attributes.
+    Metadata,
+    /// It cannot be read.
+    Unreadable,
 }
 
 impl TreeSink {
     /// What [`TreeSink::update`], or [`TreeSink::create`], and a commit would do. Nothing is made. Cost as of the survey of these: a
     /// system call an entry.
     ///
-    /// * `keeps_same`: what is there, the same, stays.
-    /// * `stays`: which files stay though they are not the same.
+    /// * `wish`: as [`TreeSink::update`] is given it; `None` where what is there, the same, is replaced.
     /// * `removes`: as [`TreeSink::remove_extra`] was given it.
     /// * `makes_parent`: the folder that is to hold DEST is made where only it is missing.
     ///
@@ -60,8 +73,7 @@ impl TreeSink {
     pub fn preview(
         dest: &Path,
         parts: &[Part],
-        keeps_same: bool,
-        stays: Stays,
+        wish: Option<&Wish<'_>>,
         removes: Option<&Filter>,
         makes_parent: bool,
     ) -> Result<Preview, StoreError> {
@@ -74,9 +86,13 @@ impl TreeSink {
             }
             Err(error) => return Err(error),
         };
-        tree.stays = stays;
-        let mut same = tree.survey()?;
-        if !keeps_same {
+        if let Some(wish) = wish {
+            tree.stays = wish.stays;
+            // What would be sent of a file is not looked for.
+            tree.compares.check = wish.check;
+        }
+        let mut same = tree.survey_contents(&layout, wish.and_then(|wish| wish.contents))?;
+        if wish.is_none() {
             same.forget_files(&tree.entries);
         }
         tree.keep(&same);

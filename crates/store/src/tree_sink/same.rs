@@ -4,6 +4,9 @@
 //! read. A file that was last changed when it was last written was written there, and is not taken for a copy: the kernel's
 //! clock of files is so coarse that two files of one size often have the same time. A link is the same when its target is.
 //!
+//! Where contents decide ([`Check::Contents`]) times do not: files of one size are compared with those of the source (`contents`), and
+//! one that is the same gets the source's time. What was compared is known again by inode, size and time.
+//!
 //! A further name of a file is the same when it is one of the file that stays as it is.
 //!
 //! A file of another mode is the same where the mode can be set and is that of no other name: else it is replaced, as any other.
@@ -19,6 +22,7 @@ use rustix::fs::{FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
 use super::commit::is_name_of_file;
+use super::contents::{Contents, Found, Identity, Known};
 use super::links::Named;
 use super::standing::mode_of;
 use super::{Tree, replaceable};
@@ -40,25 +44,64 @@ pub enum Stays {
     Existing,
 }
 
+/// When a file of DEST is the same as that of the source.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Check {
+    /// Size and modification time are, and it is a copy.
+    #[default]
+    Time,
+    /// Size and contents are.
+    Contents,
+}
+
 /// What is done with what is there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wish {
+#[derive(Clone, Copy, Debug)]
+pub struct Wish<'a> {
     /// What of an earlier transfer's files is taken over.
     pub adopt: Adopt,
+    /// What is taken over is read before, and compared with the hashes that were recorded: what has none is not taken over.
+    pub verifies: bool,
     /// Which files stay though they are not the same.
     pub stays: Stays,
     /// Files get their names as they are safe, where one node writes the copy and DEST is there.
     pub names_early: bool,
+    /// When a file is the same.
+    pub check: Check,
+    /// Of files that are not the same, the chunks that are.
+    pub delta: bool,
+    /// Of the source; needed where contents are compared.
+    pub contents: Option<&'a dyn Contents>,
 }
 
-impl From<Adopt> for Wish {
+impl From<Adopt> for Wish<'_> {
     fn from(adopt: Adopt) -> Self {
         Self {
             adopt,
+            verifies: false,
             stays: Stays::Same,
             names_early: false,
+            check: Check::Time,
+            delta: false,
+            contents: None,
         }
     }
+}
+
+impl Wish<'_> {
+    /// What is compared of contents.
+    pub(super) fn compares(&self) -> Compares {
+        Compares {
+            check: self.check,
+            delta: self.delta,
+        }
+    }
+}
+
+/// What is compared of contents.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Compares {
+    pub check: Check,
+    pub delta: bool,
 }
 
 /// Entries that stand in DEST as they are in the source, by number: folders, whatever is in them, and files and links that are
@@ -74,6 +117,10 @@ pub(super) struct Same {
     passed: HashSet<u32>,
     /// Bytes that are free when a file is replaced.
     freed: HashMap<u32, u64>,
+    /// Where contents are compared: files that have the names of files.
+    pub(super) found: BTreeMap<u32, Found>,
+    /// Chunks of those of them that are not the same.
+    pub(super) known: Known,
 }
 
 impl Same {
@@ -104,9 +151,20 @@ impl Same {
         self.entries.insert(object);
     }
 
+    /// Takes a file for the same whose contents were found to be.
+    pub fn insert_found(&mut self, object: u32, found: &Found) {
+        self.entries.insert(object);
+        if found.differs {
+            self.differing.insert(object);
+        }
+    }
+
     pub fn remove(&mut self, object: u32) {
         self.entries.remove(&object);
         self.differing.remove(&object);
+        if let Some(found) = self.found.get_mut(&object) {
+            found.may_stay = false;
+        }
     }
 }
 
@@ -121,6 +179,7 @@ struct Looked {
     alike: Vec<u32>,
     passed: Vec<u32>,
     freed: Vec<(u32, u64)>,
+    found: Vec<(u32, Found)>,
     files: Vec<File>,
     places: Vec<(u32, Named)>,
 }
@@ -151,6 +210,29 @@ impl Tree {
     /// [`StoreError::Exists`] for the first that the entry cannot be merged over, [`StoreError::SameFile`] where the file
     /// system takes the names of two entries for one.
     pub(super) fn survey(&self) -> Result<Same, StoreError> {
+        let (mut same, places) = self.look()?;
+        self.judge_links(&places, &mut same);
+        Ok(same)
+    }
+
+    /// As [`Tree::survey`], and compares contents where these decide. Files that are the same are known to further surveys.
+    ///
+    /// # Errors
+    /// As [`Tree::survey`], and [`StoreError::NotCompared`].
+    pub(super) fn survey_contents(
+        &mut self,
+        layout: &Layout,
+        contents: Option<&dyn Contents>,
+    ) -> Result<Same, StoreError> {
+        let (mut same, places) = self.look()?;
+        if let Some(contents) = contents.filter(|_| self.compares.check == Check::Contents) {
+            self.compare_found(layout, &mut same, contents)?;
+        }
+        self.judge_links(&places, &mut same);
+        Ok(same)
+    }
+
+    fn look(&self) -> Result<(Same, HashMap<u32, Named>), StoreError> {
         let mut same = Same::default();
         if Self::existing(&self.parent, &self.name, &self.entries, &self.dest)?.is_none() {
             if self.is_single()
@@ -167,8 +249,10 @@ impl Tree {
                 if self.was_told && is_file(&stat, self.entry(0)) {
                     same.alike.insert(0);
                 }
+                let found = self.find(&stat, 0, self.parent.as_fd(), &self.name);
+                same.found.extend(found.map(|found| (0, found)));
             }
-            return Ok(same);
+            return Ok((same, HashMap::new()));
         }
         let dest = self.open_dest()?;
         let all = self.entries.len();
@@ -193,13 +277,13 @@ impl Tree {
             same.alike.extend(looked.alike);
             same.passed.extend(looked.passed);
             same.freed.extend(looked.freed);
+            same.found.extend(looked.found);
             for file in looked.files {
                 self.check_names(file, &mut files, &mut same)?;
             }
             places.extend(looked.places);
         }
-        self.judge_links(&places, &mut same);
-        Ok(same)
+        Ok((same, places))
     }
 
     /// Looks at what has the names of some entries that follow each other.
@@ -277,6 +361,10 @@ impl Tree {
             if kind != FileType::Directory {
                 looked.files.push(File::of(&stat, object));
             }
+            if !passes {
+                let found = self.find(&stat, object, folder, name);
+                looked.found.extend(found.map(|found| (object, found)));
+            }
             looked
                 .places
                 .extend(self.place_of_name(&stat, object, folder, name));
@@ -311,11 +399,44 @@ impl Tree {
         Ok(())
     }
 
-    /// Whether a file that is the same may have another mode, owner or other attributes.
+    /// Whether a file that is the same may have another time, mode, owner or other attributes.
     fn may_differ(&self, stat: &Stat, entry: &Entry) -> bool {
-        let is_file = matches!(entry.kind, EntryKind::File { .. });
+        let is_entry_of_file = matches!(entry.kind, EntryKind::File { .. });
         let is_archive = entry.kept != Kept::default();
-        is_file && (is_archive || stat.st_mode & 0o7777 != mode_of(entry))
+        let differs = stat.st_mode & 0o7777 != mode_of(entry) || !is_file(stat, entry);
+        is_entry_of_file && (is_archive || differs)
+    }
+
+    /// What is to be known of a file that has the name of one, where contents are compared.
+    fn find(&self, stat: &Stat, object: u32, folder: BorrowedFd<'_>, name: &[u8]) -> Option<Found> {
+        let entry = self.entry(object);
+        let Compares { check, delta } = self.compares;
+        let is_file_of = matches!(entry.kind, EntryKind::File { .. })
+            && FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+        if !is_file_of || (check == Check::Time && !delta) {
+            return None;
+        }
+        let identity = Identity::of(stat);
+        let may_stay = identity.len == entry.len()
+            && (self.can_be_set(stat, object)
+                || is_file(stat, entry) && self.is_kept(stat, object, folder, name));
+        Some(Found {
+            identity,
+            may_stay,
+            differs: self.may_differ(stat, entry),
+        })
+    }
+
+    /// Whether a file was compared with that of the source and is the same, or what one of another node of a shared copy has found to
+    /// be.
+    pub(super) fn is_compared(&self, stat: &Stat, object: u32) -> bool {
+        let known = self.compared.get(&object);
+        known.is_some_and(|known| known.is(stat, self.entry(object)))
+    }
+
+    /// Whether a file that stays is whole.
+    pub(super) fn is_whole(&self, stat: &Stat, object: u32) -> bool {
+        is_file(stat, self.entry(object)) || self.is_compared(stat, object)
     }
 
     pub(super) fn is_single(&self) -> bool {
@@ -350,6 +471,12 @@ impl Tree {
         let pieces = layout.pieces().iter();
         let known = pieces.filter(|piece| unchanged.contains_range(piece.range));
         self.unchanged.extend(known.map(|piece| piece.object));
+        // That node has compared them; this one looks at the end whether they are what it sees now.
+        let told = same.found.iter().filter(|(_, found)| found.may_stay);
+        let told = told.filter(|(object, _)| self.unchanged.contains(object));
+        self.compared = told
+            .map(|(object, found)| (*object, found.identity))
+            .collect();
         // A file that is replaced leaves its other names behind.
         let lost: Vec<u32> = self
             .names
@@ -461,7 +588,8 @@ impl Tree {
     ) -> Result<(), StoreError> {
         let entry = self.entry(object);
         let is_due = |stat: &Stat| {
-            self.is_same(stat, object, folder, name) && !self.is_kept(stat, object, folder, name)
+            let is_kept = is_file(stat, entry) && self.is_kept(stat, object, folder, name);
+            self.is_same(stat, object, folder, name) && !is_kept
         };
         if !sys::stat_entry(folder, name).is_ok_and(|stat| is_due(&stat)) {
             return Ok(());
@@ -475,7 +603,7 @@ impl Tree {
             .map_err(failed)?;
         let stat = rustix::fs::fstat(&file).map_err(failed)?;
         if is_due(&stat) {
-            match entry.kept == Kept::default() {
+            match entry.kept == Kept::default() && is_file(&stat, entry) {
                 true => sys::set_mode(file.as_fd(), mode_of(entry)).map_err(failed)?,
                 false => self.set_metadata(folder, name, entry, object)?,
             }
@@ -500,6 +628,9 @@ impl Tree {
             EntryKind::Directory => found == FileType::Directory,
             // Known when all names of its file were looked at.
             EntryKind::HardLink { .. } => false,
+            EntryKind::File { .. } if self.compares.check == Check::Contents => {
+                self.is_compared(stat, object)
+            }
             EntryKind::File { .. } => {
                 let written_at = (stat.st_mtime, stat.st_mtime_nsec);
                 let is_copy = written_at != (stat.st_ctime, stat.st_ctime_nsec);
@@ -520,8 +651,12 @@ impl Tree {
 /// tenths of them only.
 pub(super) fn is_file(stat: &Stat, entry: &Entry) -> bool {
     let is_file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+    is_file && stat.st_size as u64 == entry.len() && is_time(stat, entry)
+}
+
+/// Whether something has the modification time of its entry, as far as file systems keep it.
+pub(super) fn is_time(stat: &Stat, entry: &Entry) -> bool {
     let (found, wanted) = (stat.st_mtime_nsec as u32, entry.mtime_nanoseconds);
     let kept = [wanted, wanted / 100 * 100, wanted / 1000 * 1000, 0];
-    let is_same_time = stat.st_mtime == entry.mtime_seconds && kept.contains(&found);
-    is_file && stat.st_size as u64 == entry.len() && is_same_time
+    stat.st_mtime == entry.mtime_seconds && kept.contains(&found)
 }

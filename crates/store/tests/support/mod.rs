@@ -210,7 +210,7 @@ pub fn make_safe(source: &FileSource, sink: &TreeSink, range: Range) {
 }
 
 /// The wish for files that get their names as they are safe.
-pub fn early_wish() -> Wish {
+pub fn early_wish() -> Wish<'static> {
     Wish {
         names_early: true,
         ..Wish::from(Adopt::All)

@@ -157,6 +157,7 @@ impl Followed {
             | Event::Returned { .. }
             | Event::Asking { .. }
             | Event::Uploaded { .. }
+            | Event::Comparing { .. }
             | Event::Listed { .. } => {}
         }
         0.0

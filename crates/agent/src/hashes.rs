@@ -1,0 +1,253 @@
+//! Hashes of the sources' bytes, asked of their holders before the first byte moves: contents are compared where they are.
+//!
+//! Each thread that compares has a line: a stream to one holder of each part, over which hashes of units are asked for as those of
+//! replicas are. Lines begin with different holders, so that these share the reading. One that fails is passed over.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use ropewalk_lane::{Grant, ReceiveHalf, Received};
+use ropewalk_model::Range;
+use ropewalk_proto::control;
+use ropewalk_proto::wire::SPACE_DATA;
+use ropewalk_store::{Contents, Hashes};
+
+use crate::connect::Via;
+use crate::find::Ways;
+use crate::hung::CALL_TIME_MAX;
+use crate::landing::BufferLanding;
+use crate::member::Member;
+use crate::streams::HASH_STREAM;
+
+/// Streams for comparing that a node opens, over all parts; of many parts each line has one to each.
+const STREAMS_MAX: usize = 8;
+
+/// A holder that does not answer for this long, while it has a unit to hash, is passed over: as long as a call to a disk may take.
+const ANSWER_TIME_MAX: Duration = CALL_TIME_MAX;
+
+/// Streams of a line that break one after the other, beyond one for each holder, before it gives up; an answer begins the count again.
+const BROKEN_MAX: usize = 2;
+
+/// The sources of a copy, as something that has hashes.
+pub(crate) struct SourceHashes<'a> {
+    pub member: &'a Arc<Member>,
+    pub ways: &'a Arc<Ways>,
+    /// The holders.
+    pub peers: &'a [control::Peer],
+    pub parts: &'a [control::Part],
+    /// How many lines were opened.
+    pub lines: AtomicUsize,
+}
+
+impl fmt::Debug for SourceHashes<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SourceHashes({} parts)", self.parts.len())
+    }
+}
+
+impl Drop for SourceHashes<'_> {
+    fn drop(&mut self) {
+        self.member.comparing.end();
+    }
+}
+
+impl Contents for SourceHashes<'_> {
+    fn open(&self) -> Result<Box<dyn Hashes + '_>, String> {
+        let number = self.lines.fetch_add(1, Ordering::Relaxed);
+        let most = (STREAMS_MAX / self.parts.len().max(1)).max(1);
+        if number >= most {
+            return Err("further streams would be too many".into());
+        }
+        Ok(Box::new(Line {
+            sources: self,
+            number,
+            streams: self.parts.iter().map(|_| None).collect(),
+            asked: VecDeque::new(),
+            next_id: 0,
+            broken: 0,
+        }))
+    }
+
+    fn note(&self, done: u64, total: u64) {
+        match done < total {
+            true => self.member.comparing.note(done, total),
+            false => self.member.comparing.end(),
+        }
+    }
+}
+
+/// A stream to a holder of a part.
+struct Stream {
+    half: Box<dyn ReceiveHalf>,
+    // Of its stopper.
+    key: u64,
+}
+
+/// One thread's streams.
+struct Line<'a> {
+    sources: &'a SourceHashes<'a>,
+    number: usize,
+    // By part; opened when it is first asked.
+    streams: Vec<Option<Stream>>,
+    // Without an answer yet, in order: the bytes, and their part.
+    asked: VecDeque<(Range, usize)>,
+    next_id: u32,
+    // Streams that broke since the last answer.
+    broken: usize,
+}
+
+impl Drop for Line<'_> {
+    fn drop(&mut self) {
+        for stream in self.streams.iter_mut().filter_map(Option::take) {
+            self.sources.member.forget(stream.key);
+        }
+    }
+}
+
+impl Hashes for Line<'_> {
+    fn ask(&mut self, ranges: &[Range]) -> Result<(), String> {
+        let mut by_part: Vec<(usize, Vec<Range>)> = Vec::new();
+        for range in ranges {
+            let part = self.part_of(*range)?;
+            self.asked.push_back((*range, part));
+            match by_part.iter_mut().find(|(known, _)| *known == part) {
+                Some((_, ranges)) => ranges.push(*range),
+                None => by_part.push((part, vec![*range])),
+            }
+        }
+        for (part, ranges) in by_part {
+            if let Err(reason) = self.grant(part, &ranges) {
+                // The next one is asked for all that is asked of its part.
+                self.reopen(part, reason)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn answer(&mut self) -> Result<Option<[u8; 32]>, String> {
+        let Some((range, part)) = self.asked.front().copied() else {
+            return Err("more answers were awaited than questions asked".into());
+        };
+        loop {
+            let reason = match self.receive(part) {
+                Ok((answered, hash)) if answered == range => {
+                    self.asked.pop_front();
+                    self.broken = 0;
+                    return Ok(hash);
+                }
+                Ok(_) => "it answered what was not asked".into(),
+                Err(reason) => reason,
+            };
+            self.reopen(part, reason)?;
+        }
+    }
+}
+
+impl Line<'_> {
+    fn part_of(&self, range: Range) -> Result<usize, String> {
+        let holds = |part: &control::Part| {
+            let all = control::range(part.base, part.length);
+            all.start <= range.start && range.end <= all.end
+        };
+        let found = self.sources.parts.iter().position(holds);
+        found.ok_or_else(|| "no source has these bytes; this is a fault of the master".into())
+    }
+
+    /// Asks a stream of a part.
+    fn grant(&mut self, part: usize, ranges: &[Range]) -> Result<(), String> {
+        let grants: Vec<Grant> = ranges
+            .iter()
+            .map(|range| {
+                self.next_id = self.next_id.wrapping_add(1);
+                Grant {
+                    id: self.next_id,
+                    space: SPACE_DATA,
+                    range: *range,
+                    hash: false,
+                    digest: true,
+                }
+            })
+            .collect();
+        match &mut self.streams[part] {
+            Some(stream) => stream.half.grant(&grants).map_err(|e| e.to_string()),
+            None => Err("no holder is known".into()),
+        }
+    }
+
+    fn receive(&mut self, part: usize) -> Result<(Range, Option<[u8; 32]>), String> {
+        let Some(stream) = &mut self.streams[part] else {
+            return Err("it is closed".into());
+        };
+        // Nothing lands: hashes only are asked for.
+        let mut landing = BufferLanding { bytes: Vec::new() };
+        let deadline = Instant::now() + ANSWER_TIME_MAX;
+        let received = stream.half.receive(&mut landing, deadline);
+        match received.map_err(|e| e.to_string())? {
+            Received::Digest { grant, digest } => Ok((grant.range, Some(digest))),
+            Received::Missing { grant, .. } => Ok((grant.range, None)),
+            Received::Idle => Err(format!("silent for {} s", ANSWER_TIME_MAX.as_secs())),
+            Received::Unit { .. } | Received::Corrupt { .. } => {
+                Err("it sent bytes where hashes were due".into())
+            }
+        }
+    }
+
+    /// Opens a stream to a holder of a part, the next one where there was one, and asks it for all that has no answer.
+    ///
+    /// * `reason`: why there is none.
+    fn reopen(&mut self, part: usize, reason: String) -> Result<(), String> {
+        let holders = &self.sources.parts[part].holders;
+        let mut reason = reason;
+        if self.close(part) {
+            self.broken += 1;
+            self.number += 1;
+            if self.broken > holders.len() + BROKEN_MAX {
+                return Err(reason);
+            }
+        }
+        for turn in 0..holders.len() {
+            if self.sources.member.has_ended() {
+                break;
+            }
+            let holder = holders[(self.number + turn) % holders.len()];
+            let Some(peer) = self.sources.peers.iter().find(|p| p.node == holder) else {
+                continue;
+            };
+            let opened = self.open_stream(peer);
+            let asked = opened.and_then(|stream| {
+                self.streams[part] = Some(stream);
+                let asked = self.asked.iter().filter(|(_, of)| *of == part);
+                let asked: Vec<Range> = asked.map(|(range, _)| *range).collect();
+                self.grant(part, &asked)
+            });
+            match asked {
+                Ok(()) => return Ok(()),
+                Err(text) => reason = format!("{}: {text}", peer.name),
+            }
+            self.close(part);
+        }
+        Err(reason)
+    }
+
+    /// Closes the stream of a part; whether there was one.
+    fn close(&mut self, part: usize) -> bool {
+        let stream = self.streams[part].take();
+        if let Some(stream) = &stream {
+            self.sources.member.forget(stream.key);
+        }
+        stream.is_some()
+    }
+
+    fn open_stream(&self, peer: &control::Peer) -> Result<Stream, String> {
+        let member = self.sources.member;
+        let connected = self.sources.ways.connect(member, peer);
+        let connected = connected.map_err(|e| e.to_string())?;
+        let joined = connected.join(member, &Via::Pair, HASH_STREAM);
+        let (half, _) = joined.map_err(|e| e.to_string())?;
+        let key = member.remember(half.stopper());
+        Ok(Stream { half, key })
+    }
+}

@@ -1,0 +1,549 @@
+//! Files of DEST compared with those of the source by the hashes of their chunks, which the source computes where it is. Bytes that are
+//! the same are not sent.
+//!
+//! ```text
+//!  survey: files of one size ---- compare ----> the same: they stay, and get the source's time and mode
+//!                                        |
+//!                                        +----> not: their chunks that are the same --+
+//!  --delta: files of any size ------------- compare ---- chunks that are the same ----+--> copied into the temporary file, safe, recorded
+//! ```
+//!
+//! Several threads compare, each with a line of its own to the source. While this host hashes a chunk the source hashes the next ones.
+//! A chunk that is taken over is hashed where it is written from: a file that changes meanwhile is no danger. Where the file system
+//! shares blocks between files the whole file is cloned first, and the clone is hashed.
+
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::fmt;
+use std::fs::File;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::fs::FileExt as _;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use ropewalk_model::contents::{Aim, Candidate, Chunk, Comparison};
+use ropewalk_model::journal::Unit;
+use ropewalk_model::{CHUNK_LEN, Layout, Range, RangeSet};
+use rustix::fs::{Advice, FileType, Mode, OFlags, Stat};
+
+use super::same::{Check, Same};
+use super::{Tree, TreeSink};
+use crate::error::{Operation, StoreError};
+use crate::manifest::Entry;
+use crate::open_files::{OpenFiles, lock};
+use crate::staging::Target as _;
+use crate::{holes, parallel, sys};
+
+/// Threads that compare at the same time, at most: each has a connection, and a chunk in memory at both ends.
+const THREADS_MAX: usize = 8;
+
+/// Chunks, and bytes, that a thread has asked for and not compared yet: small files over a long path, and work for a disk.
+const AHEAD_CHUNKS: usize = 1024;
+const AHEAD_BYTES: u64 = 16 << 20;
+
+/// Chunks that a thread takes at once: more would leave the others without, of few files.
+const TAKEN_MAX: usize = 32;
+
+/// Of smaller files no chunks are taken over: they are sent in less time than two hosts need to look at them.
+const DELTA_LEN_MIN: u64 = CHUNK_LEN;
+
+/// The hashes of the source's bytes.
+pub trait Contents: fmt::Debug + Sync {
+    /// A line to the source, for one thread.
+    ///
+    /// # Errors
+    /// In words, where there is none, or no further one.
+    fn open(&self) -> Result<Box<dyn Hashes + '_>, String>;
+
+    /// So many bytes of so many are compared.
+    fn note(&self, _done: u64, _total: u64) {}
+}
+
+/// One line to the source.
+pub trait Hashes {
+    /// Asks for the BLAKE3 of each of these ranges of the data space, of at most [`CHUNK_LEN`] bytes each; does not wait.
+    ///
+    /// # Errors
+    /// In words, where the source does not answer any more.
+    fn ask(&mut self, ranges: &[Range]) -> Result<(), String>;
+
+    /// The next answer, in the order of the questions; `None` where the source cannot read the bytes.
+    ///
+    /// # Errors
+    /// As [`Hashes::ask`].
+    fn answer(&mut self) -> Result<Option<[u8; 32]>, String>;
+}
+
+/// What tells a file of DEST from another one of its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Identity {
+    device: u64,
+    inode: u64,
+    pub len: u64,
+    modified: (i64, i64),
+}
+
+impl Identity {
+    pub fn of(stat: &Stat) -> Self {
+        // Their types are not the same on all systems.
+        #[allow(clippy::useless_conversion)]
+        Self {
+            device: stat.st_dev.into(),
+            inode: stat.st_ino.into(),
+            len: stat.st_size as u64,
+            modified: (stat.st_mtime.into(), stat.st_mtime_nsec as i64),
+        }
+    }
+
+    /// Whether a file is this one; it may have been given the entry's time since.
+    pub fn is(&self, stat: &Stat, entry: &Entry) -> bool {
+        let found = Self::of(stat);
+        let timed = Self {
+            modified: self.modified,
+            ..found
+        };
+        found == *self || timed == *self && super::same::is_file(stat, entry)
+    }
+}
+
+/// A file of DEST that has the name of one of the source.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Found {
+    pub identity: Identity,
+    /// It can stay if its contents are the same.
+    pub may_stay: bool,
+    /// It may have another time, mode, owner or other attributes.
+    pub differs: bool,
+}
+
+/// Hashes of chunks that DEST has, by the first byte in the data space.
+pub(super) type Known = HashMap<u64, [u8; 32]>;
+
+/// Hashes that were asked for before.
+#[derive(Debug)]
+struct Remembered<'a>(&'a Known);
+
+impl Contents for Remembered<'_> {
+    fn open(&self) -> Result<Box<dyn Hashes + '_>, String> {
+        Ok(Box::new((self, VecDeque::new())))
+    }
+}
+
+impl Hashes for (&Remembered<'_>, VecDeque<u64>) {
+    fn ask(&mut self, ranges: &[Range]) -> Result<(), String> {
+        self.1.extend(ranges.iter().map(|range| range.start));
+        Ok(())
+    }
+
+    fn answer(&mut self) -> Result<Option<[u8; 32]>, String> {
+        let asked = self.1.pop_front();
+        Ok(asked.and_then(|start| self.0.0.get(&start).copied()))
+    }
+}
+
+/// What is done with a chunk that is the same: its bytes, and their hash.
+type Visit<'a> = &'a (dyn Fn(&Chunk, &[u8], [u8; 32]) -> Result<(), StoreError> + Sync);
+
+/// Files that are compared by several threads.
+struct Compare<'a> {
+    contents: &'a dyn Contents,
+    // Opens the file that has the bytes here.
+    open: &'a (dyn Fn(u32) -> Option<File> + Sync),
+    visit: Visit<'a>,
+    left: Mutex<Comparison>,
+    has_failed: AtomicBool,
+}
+
+impl Compare<'_> {
+    /// Compares all. Where the source cannot be asked by several threads fewer do it.
+    fn run(self) -> Result<Comparison, StoreError> {
+        let threads = std::thread::available_parallelism().map_or(1, |count| count.get());
+        let (bytes, files) = {
+            let left = lock(&self.left);
+            (left.total_bytes(), left.count())
+        };
+        if bytes == 0 {
+            return Ok(self.end());
+        }
+        // Of little a thread does all before another one has a line to the source.
+        let useful = bytes / AHEAD_BYTES + (files / TAKEN_MAX) as u64 + 1;
+        let threads = threads.clamp(2, THREADS_MAX);
+        let threads = threads.min(usize::try_from(useful).unwrap_or(usize::MAX));
+        let ended = std::thread::scope(|scope| {
+            let more = (1..threads).map_while(|_| {
+                let thread = std::thread::Builder::new().name("compare".into());
+                thread.spawn_scoped(scope, || self.help(false)).ok()
+            });
+            let more: Vec<_> = more.collect();
+            let own = self.help(true);
+            let ended = more.into_iter().map(|thread| {
+                let ended = thread.join();
+                ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            });
+            own.and(ended.collect::<Result<Vec<()>, _>>())
+        });
+        ended?;
+        Ok(self.end())
+    }
+
+    fn end(self) -> Comparison {
+        let left = self.left.into_inner();
+        left.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// * `is_needed`: no other thread does it where this one cannot ask the source.
+    fn help(&self, is_needed: bool) -> Result<(), StoreError> {
+        let done = match self.contents.open() {
+            Ok(mut hashes) => self.compare(hashes.as_mut()),
+            Err(reason) if is_needed => Err(StoreError::NotCompared { reason }),
+            Err(_) => Ok(()),
+        };
+        if done.is_err() {
+            self.has_failed.store(true, Ordering::Relaxed);
+        }
+        done
+    }
+
+    fn compare(&self, hashes: &mut dyn Hashes) -> Result<(), StoreError> {
+        let failed = |reason| StoreError::NotCompared { reason };
+        let mut here = Here {
+            open: self.open,
+            file: None,
+            buffer: vec![0; CHUNK_LEN as usize],
+        };
+        let mut asked: VecDeque<Chunk> = VecDeque::new();
+        let mut bytes = 0;
+        while !self.has_failed.load(Ordering::Relaxed) {
+            if asked.len() < AHEAD_CHUNKS && bytes < AHEAD_BYTES {
+                let next = lock(&self.left).next(TAKEN_MAX, AHEAD_BYTES - bytes);
+                let ranges: Vec<Range> = next.iter().map(|chunk| chunk.space).collect();
+                bytes += ranges.iter().map(|range| range.len()).sum::<u64>();
+                if !ranges.is_empty() {
+                    hashes.ask(&ranges).map_err(failed)?;
+                }
+                asked.extend(next);
+            }
+            let Some(chunk) = asked.pop_front() else {
+                break;
+            };
+            bytes -= chunk.range.len();
+            let is_decided = lock(&self.left).is_decided(&chunk);
+            let own = match is_decided {
+                true => None,
+                false => here.read(&chunk),
+            };
+            let theirs = hashes.answer().map_err(failed)?;
+            let same = own.zip(theirs).filter(|((_, own), theirs)| own == theirs);
+            if let Some(((read, hash), _)) = same {
+                (self.visit)(&chunk, read, hash)?;
+            }
+            let is_same = same.is_some();
+            let mut left = lock(&self.left);
+            left.handle(&chunk, is_same);
+            let (done, total) = (left.done_bytes(), left.total_bytes());
+            drop(left);
+            self.contents.note(done, total);
+        }
+        Ok(())
+    }
+}
+
+/// The file that a thread reads.
+struct Here<'a> {
+    open: &'a (dyn Fn(u32) -> Option<File> + Sync),
+    file: Option<(u32, Option<File>)>,
+    buffer: Vec<u8>,
+}
+
+impl Here<'_> {
+    /// The bytes of a chunk, and their hash; `None` where they cannot be read.
+    fn read(&mut self, chunk: &Chunk) -> Option<(&[u8], [u8; 32])> {
+        let object = chunk.object;
+        if self.file.as_ref().is_none_or(|(known, _)| *known != object) {
+            self.file = Some((object, (self.open)(object)));
+        }
+        let (_, file) = self.file.as_ref()?;
+        let bytes = self.buffer.get_mut(..chunk.range.len() as usize)?;
+        file.as_ref()?
+            .read_exact_at(bytes, chunk.range.start)
+            .ok()?;
+        let hash = *blake3::hash(bytes).as_bytes();
+        Some((bytes, hash))
+    }
+}
+
+impl Tree {
+    /// Compares files with those of the source: those that are the same stay, and are known again. Of others the chunks that are the
+    /// same are remembered, where they are wanted.
+    pub(super) fn compare_found(
+        &mut self,
+        layout: &Layout,
+        same: &mut Same,
+        contents: &dyn Contents,
+    ) -> Result<(), StoreError> {
+        let candidates = self.candidates(layout, &same.found);
+        let known: Mutex<Vec<(Chunk, [u8; 32])>> = Mutex::default();
+        let delta = self.compares.delta;
+        let dest = self.dest_folder()?;
+        let left = Compare {
+            contents,
+            open: &|object| self.open_found(dest.as_ref(), object, same.found.get(&object)?),
+            visit: &|chunk, _, hash| {
+                if delta {
+                    lock(&known).push((*chunk, hash));
+                }
+                Ok(())
+            },
+            left: Mutex::new(Comparison::new(candidates)),
+            has_failed: AtomicBool::new(false),
+        }
+        .run()?;
+        let whole: Vec<u32> = left.same_files().collect();
+        for object in whole {
+            let found = same.found.get(&object).copied();
+            if let Some(found) = found.filter(|found| found.may_stay) {
+                same.insert_found(object, &found);
+                self.compared.insert(object, found.identity);
+            }
+        }
+        let known = known.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let known = known.into_iter();
+        let of_changed = known.filter(|(chunk, _)| !self.compared.contains_key(&chunk.object));
+        same.known = of_changed
+            .map(|(chunk, hash)| (chunk.space.start, hash))
+            .collect();
+        Ok(())
+    }
+
+    /// The files that are the same, of these.
+    pub(super) fn same_of(
+        &self,
+        layout: &Layout,
+        dest: Option<&OwnedFd>,
+        found: &BTreeMap<u32, Found>,
+        contents: &dyn Contents,
+    ) -> Result<HashSet<u32>, StoreError> {
+        let left = Compare {
+            contents,
+            open: &|object| self.open_found(dest, object, found.get(&object)?),
+            visit: &|_, _, _| Ok(()),
+            left: Mutex::new(Comparison::new(self.candidates(layout, found))),
+            has_failed: AtomicBool::new(false),
+        }
+        .run()?;
+        Ok(left.same_files().collect())
+    }
+
+    /// DEST, where it is a folder.
+    pub(super) fn dest_folder(&self) -> Result<Option<OwnedFd>, StoreError> {
+        let there = Self::existing(&self.parent, &self.name, &self.entries, &self.dest)?;
+        there.map(|_| self.open_dest()).transpose()
+    }
+
+    /// What is compared of files that were found.
+    fn candidates(&self, layout: &Layout, found: &BTreeMap<u32, Found>) -> Vec<Candidate> {
+        let pieces = layout.pieces().iter();
+        let starts: HashMap<u32, u64> = pieces
+            .map(|piece| (piece.object, piece.range.start))
+            .collect();
+        let candidates = found.iter().filter_map(|(object, found)| {
+            let entry = &self.entries[*object as usize];
+            let has_chunks = self.compares.delta && entry.len() >= DELTA_LEN_MIN;
+            let is_wanted = found.may_stay && self.compares.check == Check::Contents;
+            let aim = match (has_chunks, is_wanted) {
+                (true, _) => Aim::Chunks,
+                (false, true) => Aim::Whole,
+                (false, false) => return None,
+            };
+            Some(Candidate {
+                object: *object,
+                // An empty file has no place.
+                start: starts.get(object).copied().unwrap_or(0),
+                len: entry.len(),
+                len_here: found.identity.len,
+                aim,
+            })
+        });
+        candidates.collect()
+    }
+
+    /// A file of DEST, if it is the one that was found.
+    pub(super) fn open_found(
+        &self,
+        dest: Option<&OwnedFd>,
+        object: u32,
+        found: &Found,
+    ) -> Option<File> {
+        let entry = &self.entries[object as usize];
+        let (folder, path) = match dest {
+            Some(dest) => (dest.as_fd(), &entry.path),
+            None => (self.parent.as_fd(), &self.name),
+        };
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK;
+        let opened = sys::open_beneath(folder, path, flags, Mode::empty()).ok()?;
+        let stat = rustix::fs::fstat(&opened).ok()?;
+        let is_file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+        if !is_file || Identity::of(&stat) != found.identity {
+            return None;
+        }
+        // Only advice.
+        let _ = rustix::fs::fadvise(&opened, 0, None, Advice::Sequential);
+        Some(File::from(opened))
+    }
+}
+
+impl TreeSink {
+    /// Takes over the chunks of files of DEST that are those of the source, into the temporary files; they are safe and recorded
+    /// afterwards. What cannot be compared is sent.
+    ///
+    /// # Errors
+    /// What kept chunks from being written.
+    pub(super) fn take_chunks(
+        &self,
+        same: &Same,
+        contents: &dyn Contents,
+    ) -> Result<(), StoreError> {
+        let tree = &self.staging.target;
+        let mut candidates = tree.candidates(&self.staging.layout, &same.found);
+        candidates.retain(|file| !tree.unchanged.contains(&file.object));
+        candidates.retain(|file| file.aim == Aim::Chunks);
+        if candidates.is_empty() {
+            return Ok(());
+        }
+        let remembered = Remembered(&same.known);
+        let contents: &dyn Contents = match tree.compares.check {
+            Check::Contents => &remembered,
+            Check::Time => contents,
+        };
+        let adopted = lock(&tree.progress).adopted.clone();
+        let dest = tree.dest_folder()?;
+        let writing = Writing {
+            tree,
+            files: OpenFiles::new(),
+            dest,
+            found: &same.found,
+            clones: AtomicBool::new(true),
+            cloned: Mutex::default(),
+        };
+        writing.clone_all(&candidates, &adopted)?;
+        let taken = Mutex::new(Vec::new());
+        let compared = Compare {
+            contents,
+            open: &|object| writing.open_old(object),
+            visit: &|chunk, bytes, digest| {
+                writing.write(chunk, bytes)?;
+                let range = chunk.space;
+                lock(&taken).push((chunk.object, Unit { range, digest }));
+                Ok(())
+            },
+            left: Mutex::new(Comparison::without(candidates, adopted)),
+            has_failed: AtomicBool::new(false),
+        }
+        .run();
+        match compared {
+            // What was taken over by then is as good.
+            Ok(_) | Err(StoreError::NotCompared { .. }) => {}
+            Err(error) => return Err(error),
+        }
+        let taken = taken.into_inner().unwrap_or_else(PoisonError::into_inner);
+        writing.sync(&taken)?;
+        tree.note_taken(&self.staging.layout, taken);
+        Ok(())
+    }
+}
+
+/// Chunks that are being taken over.
+struct Writing<'a> {
+    tree: &'a Tree,
+    files: OpenFiles,
+    dest: Option<OwnedFd>,
+    found: &'a BTreeMap<u32, Found>,
+    // The file system may share blocks between files; those that are clones.
+    clones: AtomicBool,
+    cloned: Mutex<HashSet<u32>>,
+}
+
+impl Writing<'_> {
+    fn old(&self, object: u32) -> Option<File> {
+        let found = self.found.get(&object)?;
+        self.tree.open_found(self.dest.as_ref(), object, found)
+    }
+
+    /// The file that a chunk is read from.
+    fn open_old(&self, object: u32) -> Option<File> {
+        match lock(&self.cloned).contains(&object) {
+            true => self.tree.open_object(object).ok(),
+            false => self.old(object),
+        }
+    }
+
+    /// Makes the temporary files clones of those of DEST, as far as the file system has clones. Not those that an earlier transfer
+    /// began to write.
+    fn clone_all(&self, files: &[Candidate], adopted: &RangeSet) -> Result<(), StoreError> {
+        for file in files {
+            if !self.clones.load(Ordering::Relaxed) {
+                break;
+            }
+            let all = Range::new(file.start, file.start + file.len);
+            if !adopted.clipped(all).is_empty() {
+                continue;
+            }
+            let Some(old) = self.old(file.object) else {
+                continue;
+            };
+            let new = self
+                .files
+                .get(file.object, || self.tree.open_object(file.object))?;
+            match rustix::fs::ioctl_ficlone(&*new, &old) {
+                Ok(()) => {
+                    let path = || self.tree.path(file.object);
+                    rustix::fs::ftruncate(&*new, file.len)
+                        .map_err(|errno| StoreError::from_errno(Operation::Write, path(), errno))?;
+                    lock(&self.cloned).insert(file.object);
+                }
+                Err(_) => self.clones.store(false, Ordering::Relaxed),
+            }
+        }
+        Ok(())
+    }
+
+    fn write(&self, chunk: &Chunk, bytes: &[u8]) -> Result<(), StoreError> {
+        let object = chunk.object;
+        if lock(&self.cloned).contains(&object) {
+            return Ok(());
+        }
+        let file = self.files.get(object, || self.tree.open_object(object))?;
+        holes::write(&file, bytes, chunk.range.start).map_err(|error| {
+            StoreError::from_io(Operation::Write, self.tree.path(object), &error)
+                .with_missing(bytes.len() as u64)
+        })
+    }
+
+    fn sync(&self, taken: &[(u32, Unit)]) -> Result<(), StoreError> {
+        let mut objects: Vec<u32> = taken.iter().map(|(object, _)| *object).collect();
+        objects.sort_unstable();
+        objects.dedup();
+        if objects.is_empty() {
+            return Ok(());
+        }
+        parallel::for_each(&objects, |&object| {
+            let file = self.files.get(object, || self.tree.open_object(object))?;
+            rustix::fs::fdatasync(&*file).map_err(|errno| {
+                StoreError::from_errno(Operation::Sync, self.tree.path(object), errno)
+            })
+        })?;
+        self.tree.sync_names()
+    }
+}
+
+impl Tree {
+    /// Notes and records chunks that are safe.
+    fn note_taken(&self, layout: &Layout, taken: Vec<(u32, Unit)>) {
+        let units: Vec<Unit> = taken.into_iter().map(|(_, unit)| unit).collect();
+        let safe = RangeSet::from_ranges(units.iter().map(|unit| unit.range));
+        self.record(layout, &safe, &units);
+        let mut progress = lock(&self.progress);
+        progress.adopted = progress.adopted.union(&safe);
+        progress.taken = progress.taken.union(&safe);
+        progress.units.extend(units);
+    }
+}

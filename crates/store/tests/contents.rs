@@ -1,0 +1,450 @@
+//! Files of the destination compared with those of the source by hashes: what is the same stays, chunks that are the same are not sent,
+//! and what an earlier run left is hashed before it is taken over.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use ropewalk_model::{Range, RangeSet};
+use ropewalk_store::{
+    Act, Adopt, Check, Comparing, Contents, Entry, EntryKind, FileSource, Filter, Hashes, Keep,
+    Part, Scan, Sink as _, Source as _, Stays, StoreError, TreeSink, Unit, Wish,
+};
+
+mod support;
+use support::*;
+
+/// A source that is asked for hashes, and what it was asked for.
+struct Asked {
+    source: FileSource,
+    ranges: Mutex<Vec<Range>>,
+    // Answers until it fails.
+    answers: AtomicU64,
+}
+
+impl fmt::Debug for Asked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Asked")
+    }
+}
+
+impl Asked {
+    fn of(from: &Path, keep: Keep) -> (Self, [Part; 1]) {
+        let scan = Scan::read_keeping(from, keep).unwrap();
+        let source = FileSource::open_tree(from, &scan, 0).unwrap();
+        let asked = Self {
+            source,
+            ranges: Mutex::default(),
+            answers: AtomicU64::new(u64::MAX),
+        };
+        (asked, [Part::whole(0, scan.manifest)])
+    }
+
+    fn bytes(&self) -> u64 {
+        let ranges = self.ranges.lock().unwrap();
+        ranges.iter().map(|range| range.len()).sum()
+    }
+}
+
+impl Contents for Asked {
+    fn open(&self) -> Result<Box<dyn Hashes + '_>, String> {
+        Ok(Box::new(Line(self, VecDeque::new())))
+    }
+}
+
+struct Line<'a>(&'a Asked, VecDeque<Range>);
+
+impl Hashes for Line<'_> {
+    fn ask(&mut self, ranges: &[Range]) -> Result<(), String> {
+        self.0.ranges.lock().unwrap().extend(ranges);
+        self.1.extend(ranges);
+        Ok(())
+    }
+
+    fn answer(&mut self) -> Result<Option<[u8; 32]>, String> {
+        let left = self.0.answers.load(Ordering::Relaxed);
+        if left == 0 {
+            return Err("gone".into());
+        }
+        self.0.answers.store(left - 1, Ordering::Relaxed);
+        let range = self.1.pop_front().unwrap();
+        let mut bytes = vec![0; range.len() as usize];
+        let read = self.0.source.read_at(range.start, &mut bytes);
+        Ok(read.is_ok().then(|| *blake3::hash(&bytes).as_bytes()))
+    }
+}
+
+fn wish(asked: &Asked, check: Check, delta: bool) -> Wish<'_> {
+    Wish {
+        check,
+        delta,
+        contents: Some(asked),
+        ..Wish::from(Adopt::All)
+    }
+}
+
+/// Copies what a check by content, or a delta, has not found. The bytes that were sent, and those that were asked for.
+fn copy_rest(from: &Path, to: &Path, check: Check, delta: bool) -> (u64, u64) {
+    let (asked, parts) = Asked::of(from, Keep::default());
+    let sink = TreeSink::update(to, &parts, &id(7), wish(&asked, check, delta)).unwrap();
+    let sent = finish(&asked.source, &sink);
+    (sent, asked.bytes())
+}
+
+/// All but folders, which keep their times where something is put into them.
+fn files(root: &Path) -> Vec<(Entry, Vec<u8>)> {
+    let mut all = snapshot(root);
+    all.retain(|(entry, _)| entry.kind != EntryKind::Directory);
+    all
+}
+
+fn inode(path: &Path) -> u64 {
+    path.metadata().unwrap().ino()
+}
+
+fn overwrite(path: &Path, at: u64, bytes: &[u8]) {
+    let file = std::fs::File::options().write(true).open(path).unwrap();
+    file.write_all_at(bytes, at).unwrap();
+}
+
+/// Files of other times and the same contents stay, whatever wrote them, and get time and mode of the source; one of which a byte
+/// differs is sent, one of another size is not read.
+#[test]
+fn contents_decide() {
+    let (_keep, folder) = folder();
+    let (from, to) = (folder.join("from"), folder.join("to"));
+    std::fs::create_dir(&from).unwrap();
+    odd_tree(&from);
+    copy(&from, &to);
+    // Written there: by time it would never be the same.
+    let same = to.join("plain/deep/large");
+    std::fs::write(&same, std::fs::read(&same).unwrap()).unwrap();
+    set_times(&to.join("plain/small"), 77, 0);
+    set_mode(&to.join("plain/small"), 0o600);
+    let differs = "plain-sorts between plain and what is in it";
+    let time = from.join(differs).metadata().unwrap();
+    overwrite(&to.join(differs), 4999, b"!");
+    set_times(&to.join(differs), time.mtime(), time.mtime_nsec() as u32);
+    std::fs::write(to.join("-rf/--help"), "longer than it").unwrap();
+    let before = (inode(&same), inode(&to.join("plain/small")));
+    let equal = snapshot(&from)
+        .iter()
+        .map(|(entry, _)| entry.len())
+        .sum::<u64>();
+
+    let (sent, asked) = copy_rest(&from, &to, Check::Contents, false);
+    assert_eq!(sent, 5000 + 4);
+    assert_eq!(asked, equal - 4, "a file of another size is not read");
+    assert_eq!(before, (inode(&same), inode(&to.join("plain/small"))));
+    assert!(snapshot(&from) == snapshot(&to));
+    assert_eq!(copy_rest(&from, &to, Check::Contents, false).0, 0);
+    assert_eq!(names(&folder), ["from", "to"]);
+}
+
+/// A copy of one file; and what changes while the copy runs is noticed at its end.
+#[test]
+fn one_file_is_compared() {
+    let (_keep, folder) = folder();
+    let (from, to) = (folder.join("from"), folder.join("to"));
+    std::fs::write(&from, bytes(1, 3 << 20)).unwrap();
+    std::fs::write(&to, bytes(1, 3 << 20)).unwrap();
+    let before = inode(&to);
+    assert_eq!(copy_rest(&from, &to, Check::Contents, false), (0, 3 << 20));
+    assert!(snapshot(&from) == snapshot(&to));
+    assert_eq!(inode(&to), before);
+
+    set_times(&to, 5, 5);
+    let (asked, parts) = Asked::of(&from, Keep::default());
+    let sink = TreeSink::update(&to, &parts, &id(1), wish(&asked, Check::Contents, false)).unwrap();
+    assert_eq!(sink.present().unchanged.len_bytes(), 3 << 20);
+    overwrite(&to, 9, b"changed");
+    let error = sink.commit().unwrap_err();
+    assert!(
+        matches!(error, StoreError::ChangedAtDestination { .. }),
+        "{error}"
+    );
+    sink.discard();
+}
+
+/// A source that cannot be asked leaves nothing decided, and nothing made.
+#[test]
+fn a_source_that_does_not_answer_ends_the_comparison() {
+    let (_keep, folder) = folder();
+    let (from, to) = (tree(&folder, 4), folder.join("to"));
+    copy(&from, &to);
+    let (asked, parts) = Asked::of(&from, Keep::default());
+    asked.answers.store(2, Ordering::Relaxed);
+    let made = TreeSink::update(&to, &parts, &id(1), wish(&asked, Check::Contents, false));
+    let error = made.unwrap_err();
+    assert!(
+        error.to_string().ends_with("source: gone") && error.may_pass(),
+        "{error}"
+    );
+    assert_eq!(names(&to), ["a", "sub"]);
+    // Chunks that cannot be compared are sent.
+    set_times(&from.join("sub/big"), 1, 1);
+    let (asked, parts) = Asked::of(&from, Keep::default());
+    asked.answers.store(2, Ordering::Relaxed);
+    let sink = TreeSink::update(&to, &parts, &id(1), wish(&asked, Check::Time, true)).unwrap();
+    assert!(sink.present().taken_bytes <= 2 * MIB);
+    finish(&asked.source, &sink);
+    assert!(snapshot(&from) == snapshot(&to));
+}
+
+/// Names of one file stay names of one file, and all have its new time.
+#[test]
+fn hard_links_are_compared_once() {
+    let (_keep, folder) = folder();
+    let (from, to) = (folder.join("from"), folder.join("to"));
+    std::fs::create_dir(&from).unwrap();
+    std::fs::write(from.join("a"), bytes(1, 5000)).unwrap();
+    std::fs::hard_link(from.join("a"), from.join("b")).unwrap();
+    std::fs::hard_link(from.join("a"), from.join("c")).unwrap();
+    let keep = Keep {
+        links: true,
+        ..Keep::default()
+    };
+    let run = || {
+        let (asked, parts) = Asked::of(&from, keep);
+        let wish = wish(&asked, Check::Contents, false);
+        let sink = TreeSink::update(&to, &parts, &id(1), wish).unwrap();
+        (finish(&asked.source, &sink), asked.bytes())
+    };
+    assert_eq!(run(), (5000, 0));
+    set_times(&to.join("a"), 9, 9);
+    // This one is made again, beside the file that stays.
+    std::fs::remove_file(to.join("c")).unwrap();
+    assert_eq!(run(), (0, 5000));
+    let of = |name: &str| to.join(name).metadata().unwrap();
+    assert_eq!((of("a").ino(), of("a").nlink()), (of("c").ino(), 3));
+    assert!(files(&from) == files(&to));
+}
+
+/// Of a shared copy the node that looks compares; another one, which did not, ends it.
+#[test]
+fn nodes_of_a_shared_copy_hear_what_is_the_same() {
+    let (_keep, folder) = folder();
+    let (from, to) = (tree(&folder, 2), folder.join("to"));
+    copy(&from, &to);
+    set_times(&to.join("sub/big"), 3, 3);
+    overwrite(&to.join("a"), 0, b"!");
+    let (asked, parts) = Asked::of(&from, Keep::default());
+    let wish = wish(&asked, Check::Contents, false);
+    let first = TreeSink::lead(&to, &parts, &id(1), 0, wish).unwrap();
+    let unchanged = first.present().unchanged;
+    assert_eq!(unchanged.len_bytes(), 2 * MIB + 5000);
+    let stays = (Stays::Same, Check::Contents);
+    let second = TreeSink::share(&to, &parts, &id(1), 1, &unchanged, stays.0, stays.1).unwrap();
+    let sent = second.layout().ranges().difference(&unchanged);
+    sent.iter()
+        .for_each(|range| write(&asked.source, &second, range));
+    drop(first);
+    second.take_over();
+    second.commit().unwrap();
+    assert!(files(&from) == files(&to));
+}
+
+/// A file with some other bytes, and one that grew, shrank or has holes: chunks that the old file has at the same place are not sent,
+/// are safe before the first byte, and have their hashes.
+#[test]
+fn chunks_that_are_there_are_not_sent() {
+    const BIG: usize = (9 << 20) + 5;
+    for (len, at, sent) in [
+        (BIG, vec![3 << 20], MIB),
+        (BIG, vec![(4 << 20) - 1, BIG as u64 - 1], MIB + 5),
+        (BIG + (2 << 20), vec![], (2 << 20) + 5),
+        (BIG - (2 << 20), vec![0], MIB),
+        (BIG - 6, vec![], 0),
+    ] {
+        let (_keep, folder) = folder();
+        let (from, to) = (folder.join("from"), folder.join("to"));
+        let mut all = bytes(1, BIG + (2 << 20));
+        all[5 << 20..7 << 20].fill(0);
+        std::fs::write(&to, &all[..BIG]).unwrap();
+        set_times(&to, 1, 1);
+        std::fs::write(&from, &all[..len]).unwrap();
+        for at in &at {
+            overwrite(&from, *at, &[!all[*at as usize]]);
+        }
+        let (asked, parts) = Asked::of(&from, Keep::default());
+        let sink = TreeSink::update(&to, &parts, &id(1), wish(&asked, Check::Time, true)).unwrap();
+        let present = sink.present();
+        assert_eq!(
+            present.adopted.len_bytes(),
+            len as u64 - sent,
+            "{len} {at:?}"
+        );
+        assert_eq!(present.taken_bytes, present.adopted.len_bytes());
+        for Unit { range, digest } in &present.units {
+            let mut found = vec![0; range.len() as usize];
+            sink.read_back(range.start, &mut found).unwrap();
+            assert_eq!(blake3::hash(&found).as_bytes(), digest);
+        }
+        // The old file stays as it is until the end.
+        assert!(std::fs::read(&to).unwrap() == all[..BIG]);
+        assert_eq!(finish(&asked.source, &sink), sent);
+        assert!(snapshot(&from) == snapshot(&to));
+        assert_eq!(names(&folder), ["from", "to"]);
+        let blocks = |path: &PathBuf| path.metadata().unwrap().blocks();
+        assert!(blocks(&to) * 512 < len as u64 - MIB, "zeros are holes");
+    }
+}
+
+/// What has size and time of the source is not read for a delta, and small files are not; with a check by content all that may be the
+/// same is read once at the source.
+#[test]
+fn little_is_read_for_a_delta() {
+    let (_keep, folder) = folder();
+    let (from, to) = (tree(&folder, 4), folder.join("to"));
+    copy(&from, &to);
+    assert_eq!(copy_rest(&from, &to, Check::Time, true), (0, 0));
+    set_times(&from.join("a"), 1, 1);
+    assert_eq!(copy_rest(&from, &to, Check::Time, true), (5000, 0));
+    overwrite(&from.join("sub/big"), 5, b"!");
+    set_times(&from.join("sub/z"), 2, 2);
+    let all = 4 * MIB + 10_000;
+    assert_eq!(copy_rest(&from, &to, Check::Contents, true), (MIB, all));
+    assert!(snapshot(&from) == snapshot(&to));
+}
+
+/// A run that is killed after it took chunks over leaves them to the next one, which does not ask for them.
+#[test]
+fn chunks_outlive_a_killed_run() {
+    let (_keep, folder) = folder();
+    let (from, to) = (tree(&folder, 8), folder.join("to"));
+    copy(&from, &to);
+    overwrite(&from.join("sub/big"), 2 << 20, b"changed");
+    let (asked, parts) = Asked::of(&from, Keep::default());
+    let sink = TreeSink::update(&to, &parts, &id(1), wish(&asked, Check::Time, true)).unwrap();
+    assert_eq!(sink.present().taken_bytes, 7 * MIB);
+    // Its journal is free, as that of a killed process.
+    drop(sink);
+    let (again, parts) = Asked::of(&from, Keep::default());
+    let sink = TreeSink::update(&to, &parts, &id(2), wish(&again, Check::Time, true)).unwrap();
+    let present = sink.present();
+    assert_eq!(
+        (present.adopted.len_bytes(), present.taken_bytes),
+        (7 * MIB, 0)
+    );
+    assert_eq!(again.bytes(), MIB);
+    assert_eq!(finish(&again.source, &sink), MIB);
+    assert!(files(&from) == files(&to));
+}
+
+/// Bytes that an earlier run left and that are not what it recorded any more are sent again, where they are hashed first; without that
+/// they are believed.
+#[test]
+fn what_is_left_is_verified() {
+    for verifies in [false, true] {
+        let (_keep, folder) = folder();
+        let (from, to) = (folder.join("from"), folder.join("to"));
+        std::fs::write(&from, bytes(1, 8 << 20)).unwrap();
+        let (asked, parts) = Asked::of(&from, Keep::default());
+        let sink = TreeSink::update(&to, &parts, &id(1), Adopt::All).unwrap();
+        write(&asked.source, &sink, Range::new(0, 6 * MIB));
+        sink.sync().unwrap();
+        let unit = |at: u64| {
+            let range = Range::new(at * MIB, (at + 1) * MIB);
+            let mut bytes = vec![0; MIB as usize];
+            asked.source.read_at(range.start, &mut bytes).unwrap();
+            let digest = *blake3::hash(&bytes).as_bytes();
+            Unit { range, digest }
+        };
+        let units: Vec<Unit> = (0..5).map(unit).collect();
+        sink.record(&RangeSet::from(Range::new(0, 6 * MIB)), &units);
+        let staged = sink.temporary(1).pop().unwrap();
+        drop(sink);
+        overwrite(&staged, (2 << 20) + 7, b"rot");
+
+        let wish = Wish {
+            verifies,
+            adopt: match verifies {
+                true => Adopt::Hashed,
+                false => Adopt::All,
+            },
+            ..Wish::from(Adopt::All)
+        };
+        let sink = TreeSink::update(&to, &parts, &id(2), wish).unwrap();
+        // The sixth has no hash.
+        let sent = if verifies { 4 } else { 2 } * MIB;
+        assert_eq!(finish(&asked.source, &sink), sent);
+        assert_eq!(std::fs::read(&to).unwrap() == bytes(1, 8 << 20), verifies);
+    }
+}
+
+fn differences(from: &Path, to: &Path, quick: bool, metadata: bool) -> Vec<(Act, String)> {
+    let (asked, parts) = Asked::of(from, Keep::default());
+    let comparing = Comparing {
+        contents: Some(&asked as &dyn Contents).filter(|_| !quick),
+        metadata,
+    };
+    let found = TreeSink::differences(to, &parts, comparing, &Filter::default()).unwrap();
+    let text = |path: &[u8]| String::from_utf8_lossy(path).into_owned();
+    found
+        .changes
+        .iter()
+        .map(|change| (change.act, text(&change.path)))
+        .collect()
+}
+
+/// Everything that differs is named, with how; nothing is changed. By size and time contents are not read.
+#[test]
+fn differences_are_named() {
+    let (_keep, folder) = folder();
+    let (from, to) = (folder.join("from"), folder.join("to"));
+    std::fs::create_dir(&from).unwrap();
+    odd_tree(&from);
+    copy(&from, &to);
+    for (quick, metadata) in [(false, false), (true, false), (false, true)] {
+        assert_eq!(differences(&from, &to, quick, metadata), []);
+    }
+    let large = to.join("plain/deep/large");
+    let time = large.metadata().unwrap();
+    overwrite(&large, 2 << 20, b"rot");
+    set_times(&large, time.mtime(), time.mtime_nsec() as u32);
+    std::fs::write(to.join("-rf/--help"), "longer").unwrap();
+    std::fs::remove_file(to.join("to file")).unwrap();
+    std::os::unix::fs::symlink("elsewhere", to.join("to file")).unwrap();
+    std::fs::remove_file(to.join("empty")).unwrap();
+    std::fs::create_dir(to.join("empty")).unwrap();
+    std::fs::remove_file(to.join("plain/empty too")).unwrap();
+    std::fs::create_dir(to.join("more")).unwrap();
+    std::fs::write(to.join("more/file"), "more").unwrap();
+    set_mode(&to.join("plain/small"), 0o600);
+    let before = snapshot(&to);
+    let found = |quick, metadata| {
+        let mut found = differences(&from, &to, quick, metadata);
+        // Folders that something was put into have other times.
+        found.retain(|(act, path)| *act != Act::Metadata || path.ends_with("small"));
+        found
+    };
+    let mut all = vec![
+        (Act::Size, "-rf/--help"),
+        (Act::Kind, "empty"),
+        (Act::Extra, "more"),
+        (Act::Extra, "more/file"),
+        (Act::Contents, "plain/deep/large"),
+        (Act::Missing, "plain/empty too"),
+        (Act::Metadata, "plain/small"),
+        (Act::Contents, "to file"),
+    ];
+    let named = |all: &[(Act, &str)]| -> Vec<(Act, String)> {
+        all.iter()
+            .map(|(act, path)| (*act, (*path).to_owned()))
+            .collect()
+    };
+    assert_eq!(found(false, true), named(&all));
+    all.remove(6);
+    assert_eq!(found(false, false), named(&all));
+    all.remove(4);
+    assert_eq!(found(true, false), named(&all));
+    assert!(before == snapshot(&to));
+    // Another time is one where contents do not count.
+    set_times(&to.join("plain/small"), 5, 5);
+    let small = (Act::Metadata, "plain/small".to_owned());
+    assert!(differences(&from, &to, true, false).contains(&small));
+    assert!(!differences(&from, &to, false, false).contains(&small));
+}
