@@ -137,6 +137,8 @@ struct Tree {
     early: early::Early,
     /// Files whose space could not be reserved when they were made.
     unreserved: Mutex<HashSet<u32>>,
+    /// Held while a long file is made, until its space is reserved.
+    reserving: Mutex<()>,
     /// Whether new entries of the stage get ACLs from a folder above it.
     inherits_acl: OnceLock<bool>,
 }
@@ -391,6 +393,7 @@ impl Tree {
             kept_state: Mutex::default(),
             early: early::Early::default(),
             unreserved: Mutex::default(),
+            reserving: Mutex::default(),
             inherits_acl: OnceLock::new(),
         };
         Ok((tree, layout, inside))
@@ -580,6 +583,10 @@ impl Tree {
             true => OFlags::empty(),
             false => OFlags::CREATE | OFlags::EXCL,
         };
+        // What another thread writes before the space is reserved would take that space again, zeros too. For a file of one write
+        // there is nothing to reserve.
+        let is_long = entry.len() > CHUNK_LEN;
+        let _reserving = is_long.then(|| lock(&self.reserving));
         let is_begun = self.begun[object as usize].load(Ordering::Acquire);
         let made = match open(new) {
             // What was written of it is gone.
@@ -595,8 +602,7 @@ impl Tree {
                 let file = File::from(file);
                 self.claim(&file, object)?;
                 lock(&self.new_names).insert(parent_of(&entry.path).unwrap_or_default().to_vec());
-                // For a file of one write there is nothing to gain.
-                if entry.len() > CHUNK_LEN {
+                if is_long {
                     self.reserve_file(&file, &staged, object)?;
                 }
                 self.note_begun(object);
