@@ -133,7 +133,12 @@ fn the_next_run_sends_the_rest() {
             (is_clean && place.path("copy").exists()).then_some(())
         });
         let there = std::fs::read_dir(place.path("copy")).unwrap().count() as u64;
-        assert!((10..40).contains(&there), "{there} after {signal}");
+        // Agents of a killed command finish what they were granted.
+        let is_some = match signal {
+            "-KILL" => (10..=40).contains(&there),
+            _ => (10..40).contains(&there),
+        };
+        assert!(is_some, "{there} after {signal}");
         let report = place.run(&["copy", "--json", "set", "copy"]);
         let report = report.assert_status(0).report();
         assert_eq!(report["delivered_bytes"], (40 - there) * 500_000);
