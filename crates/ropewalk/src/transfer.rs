@@ -146,7 +146,7 @@ impl Transfer {
     /// Carries it out and waits for its end. Not from within a runtime of tokio: see [`Transfer::run_async`].
     ///
     /// # Errors
-    /// Whatever the outcome is but [`Outcome::Done`], sorted by the party that must act; the report is in the error.
+    /// Whatever the outcome is but [`Outcome::Done`](crate::Outcome::Done), sorted by the party that must act; the report is in the error.
     pub fn run(self) -> Result<Report, Error> {
         runtime()?.block_on(self.run_async())
     }
