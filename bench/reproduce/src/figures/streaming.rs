@@ -603,7 +603,7 @@ fn compare_streams(bench: &mut Bench, all: &[Measured]) {
     for kind in [Kind::Tcp, Kind::Unix] {
         compare(
             &format!(
-                "2 to 12 nodes of 4 processes over {}, A-B and C-D within their nodes, of all to all",
+                "several nodes of 4 processes over {}, A-B and C-D within their nodes, of all to all",
                 kind.name()
             ),
             &|case| case.is_local && case.kind == kind,
