@@ -242,6 +242,7 @@ impl SinkSet {
             all.owners_not_kept += landed.owners_not_kept;
             all.attributes_not_kept += landed.attributes_not_kept;
             all.links_not_kept += landed.links_not_kept;
+            all.specials_not_kept += landed.specials_not_kept;
             all.unchanged_files += landed.unchanged_files;
             all.passed_files += landed.passed_files;
             all.removed_files += landed.removed.files;

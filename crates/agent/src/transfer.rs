@@ -116,6 +116,7 @@ impl Transfer {
             owners: asked.archive,
             attributes: asked.archive,
             links: asked.hard_links,
+            specials: asked.archive,
         };
         let filter = open::filter(&open.filter)?;
         for request in &open.sources {

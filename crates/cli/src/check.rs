@@ -22,7 +22,7 @@ pub(crate) struct CheckArgs {
     #[arg(value_name = "PATH", required = true, num_args = 2..)]
     endpoints: Vec<OsString>,
 
-    /// Also compare times, modes, owners, groups, extended attributes and ACLs
+    /// Also compare times, modes, owners, groups, extended attributes, ACLs, pipes, sockets and devices
     #[arg(short, long)]
     archive: bool,
 
@@ -43,8 +43,8 @@ pub(crate) struct CheckArgs {
 const EXAMPLES: &str = "\
 Nothing is made or changed, and no contents cross the network: hosts send hashes. Names that differ are on
 standard output, a name a line: missing (in B), extra (only in B), kind, size, contents, metadata, unreadable.
-Sockets, pipes, devices and temporary names of transfers do not count. B/ means what it means for copy:
-the name of A in B.
+Temporary names of transfers do not count, nor, without option -a, sockets, pipes and devices. B/ means
+what it means for copy: the name of A in B.
 
 Examples:
   ropewalk check /data/set host:/backup/set

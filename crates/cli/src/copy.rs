@@ -39,7 +39,7 @@ pub(crate) struct CopyArgs {
     )]
     also_to: Vec<OsString>,
 
-    /// Also copy owner, group, set-id bits, extended attributes and ACLs
+    /// Also copy owner, group, set-id bits, extended attributes, ACLs, pipes, sockets and devices
     ///
     /// By name where the receiver knows the name, else by number. What permissions or the file system do not allow is counted in
     /// the report
@@ -123,8 +123,8 @@ Several sources:
 What a copy is:
   All below the source, or what --include and --exclude leave of it, by rsync's rules.
   Contents, modes, modification times and symbolic links; with option -a also owner, group,
-  set-id bits, extended attributes and ACLs. Hard links become separate files, except
-  with option -H; zeros of 64 KiB and more become holes; sockets, pipes and devices are counted. Files and folders that cannot be
+  set-id bits, extended attributes, ACLs, pipes, sockets and devices (else counted). Hard links become
+  separate files, except with option -H; zeros of 64 KiB and more become holes. Files and folders that cannot be
   read are left out and named (status 3). Existing folders at the destination keep their mode,
   their time and, without --delete, their other entries. A file that the destination has with the
   same size and modification time is not sent (with option --check none it is). Each file is

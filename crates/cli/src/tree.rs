@@ -21,8 +21,8 @@ pub(crate) struct TreeArgs {
 
     /// Remove what the destination has and no source has, when all has arrived, as rsync does
     ///
-    /// Only in folders that the sources have. What --exclude matches stays, as do sockets, pipes, devices, mount points and temporary names
-    /// of transfers. Nothing is removed when part of a source cannot be read; a source with nothing in it is refused. First look with -n
+    /// Only in folders that the sources have. What --exclude matches stays, as do mount points, temporary names of transfers and, without -a,
+    /// sockets, pipes and devices. Nothing is removed when part of a source cannot be read; a source with nothing in it is refused. First look with -n
     #[arg(
         long,
         alias = "delete-after",

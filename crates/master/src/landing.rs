@@ -26,6 +26,8 @@ pub(crate) fn tell(report: &mut Report, nodes: &[NodeSummary<'_>]) {
         landing.bits_not_kept = landing.bits_not_kept.max(landed.bits_not_kept);
         landing.owners_not_kept = landing.owners_not_kept.max(landed.owners_not_kept);
         landing.links_not_kept = landing.links_not_kept.max(landed.links_not_kept);
+        landing.special_files_not_kept =
+            landing.special_files_not_kept.max(landed.specials_not_kept);
         unset = unset.max(landed.attributes_not_kept);
         if !landed.merged.is_empty() {
             landing.merged.push(MergedReport {
@@ -85,10 +87,17 @@ pub(crate) fn tell(report: &mut Report, nodes: &[NodeSummary<'_>]) {
             plural(names)
         )),
     }
+    match landing.special_files_not_kept {
+        0 => {}
+        files => report.notes.push(format!(
+            "not kept: {files} special file{} (pipes, sockets, devices): only root makes devices, and some file systems have none",
+            plural(files)
+        )),
+    }
     match landing.special_files_left_out {
         0 => {}
         files => report.notes.push(format!(
-            "left out: {files} special file{} (sockets, pipes, devices) in the sources",
+            "left out: {files} special file{} (sockets, pipes, devices) in the sources; -a copies them",
             plural(files)
         )),
     }
@@ -162,6 +171,7 @@ mod tests {
             owners_not_kept: 1,
             attributes_not_kept: 2,
             links_not_kept: 1,
+            specials_not_kept: 1,
             ..Landed::default()
         };
         let new = Landed {
@@ -185,7 +195,8 @@ mod tests {
                 "not kept: owner or group of 1 file, folder or link",
                 "not kept: 2 extended attributes or ACLs",
                 "not kept: 1 hard link (the file system at the destination refuses them): files of their own",
-                "left out: 2 special files (sockets, pipes, devices) in the sources",
+                "not kept: 1 special file (pipes, sockets, devices): only root makes devices, and some file systems have none",
+                "left out: 2 special files (sockets, pipes, devices) in the sources; -a copies them",
                 "left out: 1 temporary name of other transfers (.NAME.ropewalk-ID) in the sources",
             ]
         );

@@ -610,6 +610,9 @@ pub struct LandingReport {
     /// Names of files that were to be hard links, and are files of their own: the destination's file system cannot link.
     #[serde(default)]
     pub links_not_kept: u64,
+    /// Pipes, sockets and devices that were to be kept, and could not be made.
+    #[serde(default)]
+    pub special_files_not_kept: u64,
     /// Temporary names of other transfers in source trees, left out.
     pub temporary_names_left_out: u64,
     /// Sockets, pipes and devices in a source tree, left out.

@@ -4,7 +4,7 @@
 //! its hash, its length and its counts. A copy of one file is a manifest with one entry.
 //!
 //! Owners, groups, extended attributes and hard links are recorded where the scan was asked to; without that each name of a file
-//! becomes a file of its own. Devices, pipes and sockets are counted.
+//! becomes a file of its own. So are devices, pipes and sockets; without that they are counted.
 
 use ropewalk_model::journal::Version as FileVersion;
 use ropewalk_model::{Layout, LayoutError, Piece, Range};
@@ -17,6 +17,7 @@ mod left_out;
 mod listed;
 mod names;
 mod scan;
+mod special;
 mod walkers;
 
 pub use codec::{COMPONENT_LEN_MAX, ManifestError, PATH_LEN_MAX};
@@ -25,6 +26,8 @@ pub use kept::{Attribute, Keep, Kept, Owner};
 pub use left_out::LeftOut;
 pub use listed::FileList;
 pub use scan::Scan;
+pub(crate) use special::is_special;
+pub use special::{Device, Special};
 
 /// The entries of one tree, or the one file.
 ///
@@ -37,7 +40,7 @@ pub struct Manifest {
     pub entries: Vec<Entry>,
 }
 
-/// One file, directory, symbolic link, or further name of a file.
+/// One file, directory, symbolic link, special file, or further name of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
     /// Relative to the root, components separated by `/`, any bytes but NUL; the root's is empty.
@@ -77,6 +80,8 @@ pub enum EntryKind {
         /// The path of the file: an earlier entry.
         to: Vec<u8>,
     },
+    /// A pipe, socket or device.
+    Special(Special),
 }
 
 impl EntryKind {
@@ -88,6 +93,7 @@ impl EntryKind {
             Self::Directory => "directory",
             Self::Symlink { .. } => "symbolic link",
             Self::HardLink { .. } => "hard link",
+            Self::Special(special) => special.in_words(),
         }
     }
 }
@@ -98,7 +104,10 @@ impl Entry {
     pub fn len(&self) -> u64 {
         match self.kind {
             EntryKind::File { len } => len,
-            EntryKind::Directory | EntryKind::Symlink { .. } | EntryKind::HardLink { .. } => 0,
+            EntryKind::Directory
+            | EntryKind::Symlink { .. }
+            | EntryKind::HardLink { .. }
+            | EntryKind::Special(_) => 0,
         }
     }
 
@@ -145,13 +154,19 @@ impl Manifest {
     pub fn file_count(&self) -> u64 {
         self.entries
             .iter()
-            .filter(|entry| {
-                matches!(
-                    entry.kind,
-                    EntryKind::File { .. } | EntryKind::HardLink { .. }
-                )
+            .filter(|entry| match &entry.kind {
+                EntryKind::File { .. } => true,
+                EntryKind::HardLink { to } => !self.is_special(to),
+                EntryKind::Directory | EntryKind::Symlink { .. } | EntryKind::Special(_) => false,
             })
             .count() as u64
+    }
+
+    fn is_special(&self, path: &[u8]) -> bool {
+        let found = self
+            .entries
+            .binary_search_by(|entry| entry.path.as_slice().cmp(path));
+        found.is_ok_and(|at| matches!(self.entries[at].kind, EntryKind::Special(_)))
     }
 
     /// Whether its things lie side by side in no folder of their own: see [`Manifest::bundle`].

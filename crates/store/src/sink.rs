@@ -196,6 +196,8 @@ pub struct Landed {
     pub attributes_not_kept: u64,
     /// Further names of files that are files of their own: the file system cannot link.
     pub links_not_kept: u64,
+    /// Pipes, sockets and devices that could not be made.
+    pub specials_not_kept: u64,
     /// Files and links that were there before, the same, and stay as they were.
     pub unchanged_files: u64,
     /// Files and links that were there before, others than in the source, and stay as they were.

@@ -42,7 +42,7 @@ use crate::error::{Operation, StoreError};
 use crate::file_systems::FileSystem;
 use crate::filter::Filter;
 use crate::folders::Folders;
-use crate::manifest::{Entry, EntryKind, parent_of};
+use crate::manifest::{Entry, EntryKind, is_special, parent_of};
 use crate::open_files::lock;
 use crate::parallel;
 use crate::progress::Progress;
@@ -64,6 +64,7 @@ mod parts;
 mod preview;
 mod resume;
 mod same;
+mod special;
 mod standing;
 use adopt::Leftover;
 pub use contents::{Contents, Hashes};
@@ -134,6 +135,8 @@ struct Tree {
     id: String,
     /// Where the checksums of the copy are written.
     checksums: OnceLock<PathBuf>,
+    /// Special files that could not be made, and further names of these.
+    unmade: Mutex<HashSet<u32>>,
     early: early::Early,
     /// Files whose space could not be reserved when they were made.
     unreserved: Mutex<HashSet<u32>>,
@@ -391,6 +394,7 @@ impl Tree {
             progress: Mutex::new(Progress::off()),
             named: AtomicBool::new(false),
             kept_state: Mutex::default(),
+            unmade: Mutex::default(),
             early: early::Early::default(),
             unreserved: Mutex::default(),
             reserving: Mutex::default(),
@@ -416,7 +420,7 @@ impl Tree {
         let wanted = entries
             .first()
             .map_or(&EntryKind::Directory, |root| &root.kind);
-        if replaceable(wanted, found) {
+        if replaceable(wanted, found, Self::has_specials(entries)) {
             return Ok((found == FileType::Directory).then_some(found));
         }
         Err(StoreError::Exists {
@@ -735,11 +739,17 @@ fn join(base: &Path, path: &[u8]) -> PathBuf {
 }
 
 /// Whether an entry may take the place of what stands there.
-fn replaceable(wanted: &EntryKind, found: FileType) -> bool {
+///
+/// * `specials`: whether special files are part of the copy.
+fn replaceable(wanted: &EntryKind, found: FileType, specials: bool) -> bool {
     match wanted {
         EntryKind::Directory => found == FileType::Directory,
-        EntryKind::File { .. } | EntryKind::Symlink { .. } | EntryKind::HardLink { .. } => {
+        EntryKind::File { .. }
+        | EntryKind::Symlink { .. }
+        | EntryKind::HardLink { .. }
+        | EntryKind::Special(_) => {
             matches!(found, FileType::RegularFile | FileType::Symlink)
+                || specials && is_special(found)
         }
     }
 }

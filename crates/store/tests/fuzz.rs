@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use ropewalk_store::{Attribute, Entry, EntryKind, Filter, FilterRule, Kept, Manifest, Owner};
+use ropewalk_store::{
+    Attribute, Device, Entry, EntryKind, Filter, FilterRule, Kept, Manifest, Owner, Special,
+};
 
 #[path = "../../../fuzz/mutate.rs"]
 mod mutate;
@@ -36,7 +38,7 @@ fn manifests() -> Vec<Vec<u8>> {
     let tree = Manifest {
         entries: vec![
             entry(b"", EntryKind::Directory, none()),
-            entry(b"a", EntryKind::File { len: 5000 }, kept),
+            entry(b"a", EntryKind::File { len: 5000 }, kept.clone()),
             entry(
                 b"b",
                 EntryKind::Symlink {
@@ -44,6 +46,12 @@ fn manifests() -> Vec<Vec<u8>> {
                 },
                 none(),
             ),
+            entry(
+                b"b device",
+                EntryKind::Special(Special::Block(Device { major: 7, minor: 1 })),
+                kept.clone(),
+            ),
+            entry(b"b pipe", EntryKind::Special(Special::Pipe), kept),
             entry(b"c", EntryKind::Directory, none()),
             entry(b"c/\xff", EntryKind::File { len: 1 }, none()),
         ],

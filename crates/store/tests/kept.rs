@@ -16,6 +16,7 @@ const ALL: Keep = Keep {
     owners: true,
     attributes: true,
     links: false,
+    specials: false,
 };
 
 const ACCESS: &str = "system.posix_acl_access";

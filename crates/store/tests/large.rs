@@ -22,6 +22,7 @@ const LINKS: Keep = Keep {
     owners: false,
     attributes: false,
     links: true,
+    specials: false,
 };
 
 /// A large folder, a long row of small ones, each in the one before or beside it, links and second names.

@@ -17,6 +17,7 @@ const LINKS: Keep = Keep {
     owners: false,
     attributes: false,
     links: true,
+    specials: false,
 };
 
 fn scan(from: &Path) -> Scan {

@@ -64,6 +64,11 @@ impl Place {
 
     /// The program without root's right to read all files. `None`, and a line that says so, where root cannot give it up.
     pub fn command_without_rights(&self) -> Option<Command> {
+        self.command_without("-dac_override,-dac_read_search")
+    }
+
+    /// The program without some of root's rights, as `setpriv` names these.
+    pub fn command_without(&self, rights: &str) -> Option<Command> {
         let own = self.command();
         if !rustix::process::geteuid().is_root() {
             return Some(own);
@@ -74,7 +79,7 @@ impl Place {
         }
         let mut command = Command::new("setpriv");
         command
-            .arg("--bounding-set=-dac_override,-dac_read_search")
+            .arg(format!("--bounding-set={rights}"))
             .arg(own.get_program())
             .current_dir(self.dir.path())
             .stdin(Stdio::null());

@@ -139,6 +139,7 @@ fn landing(known: &[&Report], first: &Report, end: &Report) -> LandingReport {
         owners_not_kept: sum(|landing| landing.owners_not_kept),
         attributes_not_kept: sum(|landing| landing.attributes_not_kept),
         links_not_kept: sum(|landing| landing.links_not_kept),
+        special_files_not_kept: sum(|landing| landing.special_files_not_kept),
         ..end.landing.clone()
     }
 }

@@ -1103,6 +1103,9 @@ pub struct Landed {
     /// names that are files of their own, where hard links were to be kept
     #[prost(uint64, tag = "32")]
     pub links_not_kept: u64,
+    /// pipes, sockets and devices that could not be made
+    #[prost(uint64, tag = "57")]
+    pub specials_not_kept: u64,
     /// files and links that were there, not the same, and have stayed
     #[prost(uint64, tag = "54")]
     pub passed_files: u64,

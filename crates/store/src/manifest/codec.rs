@@ -7,7 +7,9 @@
 //!    kind 0, file:      length u64
 //!    kind 1, directory: nothing
 //!    kind 2, symlink:   target length u16 | target
-//!    kind 3, hard link: length u16 | path of the file, an earlier entry of kind 0
+//!    kind 3, hard link: length u16 | path of the file, an earlier entry of kind 0 or 4 to 7
+//!    kind 4, pipe; kind 5, socket: nothing
+//!    kind 6, character device; kind 7, block device: major u32 | minor u32
 //!    kind + 16:         then uid u32 | gid u32 | user length u16 | user | group length u16 | group
 //!    kind + 32:         then count u16 >= 1 | per attribute: name length u16 | name | value length u32 | value
 //! ```
@@ -16,7 +18,7 @@
 
 use std::sync::Arc;
 
-use super::{Attribute, Entry, EntryKind, Kept, Manifest, Owner, parent_of};
+use super::{Attribute, Device, Entry, EntryKind, Kept, Manifest, Owner, Special, parent_of};
 
 /// Longest path below the root: what one system call takes on Linux, less the closing NUL.
 pub const PATH_LEN_MAX: usize = ropewalk_model::journal::PATH_LEN_MAX;
@@ -24,13 +26,17 @@ pub const PATH_LEN_MAX: usize = ropewalk_model::journal::PATH_LEN_MAX;
 pub const COMPONENT_LEN_MAX: usize = 255;
 
 const MAGIC: [u8; 4] = *b"RWMF";
-const VERSION: u16 = 3;
+const VERSION: u16 = 4;
 /// Bytes of the shortest entry, the root directory: bounds what a count can make us allocate.
 const ENTRY_LEN_MIN: usize = 1 + 2 + 8 + 4 + 2;
 const KIND_FILE: u8 = 0;
 const KIND_DIRECTORY: u8 = 1;
 const KIND_SYMLINK: u8 = 2;
 const KIND_HARD_LINK: u8 = 3;
+const KIND_PIPE: u8 = 4;
+const KIND_SOCKET: u8 = 5;
+const KIND_CHARACTER: u8 = 6;
+const KIND_BLOCK: u8 = 7;
 const HAS_OWNER: u8 = 16;
 const HAS_ATTRIBUTES: u8 = 32;
 
@@ -87,6 +93,12 @@ impl Manifest {
                 EntryKind::Directory => KIND_DIRECTORY,
                 EntryKind::Symlink { .. } => KIND_SYMLINK,
                 EntryKind::HardLink { .. } => KIND_HARD_LINK,
+                EntryKind::Special(special) => match special {
+                    Special::Pipe => KIND_PIPE,
+                    Special::Socket => KIND_SOCKET,
+                    Special::Character(_) => KIND_CHARACTER,
+                    Special::Block(_) => KIND_BLOCK,
+                },
             };
             out.push(kind | flags(&entry.kept));
             out.extend_from_slice(&(entry.mode as u16).to_le_bytes());
@@ -98,6 +110,11 @@ impl Manifest {
                 EntryKind::Directory => {}
                 EntryKind::Symlink { target: name } | EntryKind::HardLink { to: name } => {
                     encode_name(&mut out, name);
+                }
+                EntryKind::Special(Special::Pipe | Special::Socket) => {}
+                EntryKind::Special(Special::Character(device) | Special::Block(device)) => {
+                    out.extend_from_slice(&device.major.to_le_bytes());
+                    out.extend_from_slice(&device.minor.to_le_bytes());
                 }
             }
             encode_kept(&mut out, &entry.kept);
@@ -166,7 +183,7 @@ impl Manifest {
             let placed = match parent_of(&entry.path) {
                 None => !matches!(
                     entry.kind,
-                    EntryKind::Symlink { .. } | EntryKind::HardLink { .. }
+                    EntryKind::Symlink { .. } | EntryKind::HardLink { .. } | EntryKind::Special(_)
                 ),
                 Some(parent) => known == Some(parent) || is_directory(before, parent),
             };
@@ -203,6 +220,10 @@ fn decode_entry(input: &mut Input<'_>) -> Result<Entry, ManifestError> {
             target: input.name()?,
         },
         KIND_HARD_LINK => EntryKind::HardLink { to: input.name()? },
+        KIND_PIPE => EntryKind::Special(Special::Pipe),
+        KIND_SOCKET => EntryKind::Special(Special::Socket),
+        KIND_CHARACTER => EntryKind::Special(Special::Character(decode_device(input)?)),
+        KIND_BLOCK => EntryKind::Special(Special::Block(decode_device(input)?)),
         _ => return Err(ManifestError::Value(path.escape_ascii().to_string())),
     };
     Ok(Entry {
@@ -212,6 +233,13 @@ fn decode_entry(input: &mut Input<'_>) -> Result<Entry, ManifestError> {
         mode,
         mtime_seconds,
         mtime_nanoseconds,
+    })
+}
+
+fn decode_device(input: &mut Input<'_>) -> Result<Device, ManifestError> {
+    Ok(Device {
+        major: u32::from_le_bytes(input.array()?),
+        minor: u32::from_le_bytes(input.array()?),
     })
 }
 
@@ -282,6 +310,8 @@ fn check_values(entry: &Entry) -> bool {
         }
         EntryKind::HardLink { .. } => entry.kept == Kept::default(),
         EntryKind::File { .. } | EntryKind::Directory => true,
+        // They are recorded with owners: the receiver knows by these that special files are part of the copy.
+        EntryKind::Special(_) => entry.kept.owner.is_some(),
     };
     let made_up = entry.is_of_none()
         && entry.path.is_empty()
@@ -303,7 +333,7 @@ fn check_link(before: &[Entry], entry: &Entry) -> bool {
     found.is_ok_and(|at| {
         let file = &before[at];
         let times = |entry: &Entry| (entry.mtime_seconds, entry.mtime_nanoseconds);
-        matches!(file.kind, EntryKind::File { .. })
+        matches!(file.kind, EntryKind::File { .. } | EntryKind::Special(_))
             && (file.mode, times(file)) == (entry.mode, times(entry))
     })
 }

@@ -76,6 +76,15 @@ fn in_words(entry: &Entry) -> String {
 fn difference_of(x: &Entry, y: &Entry, [first, second]: [&str; 2]) -> Option<String> {
     match (&x.kind, &y.kind) {
         (EntryKind::Directory, EntryKind::Directory) => None,
+        (EntryKind::Special(one), EntryKind::Special(other)) if one == other => None,
+        (EntryKind::Special(one), EntryKind::Special(other))
+            if one.in_words() == other.in_words() =>
+        {
+            Some(format!(
+                "{} has another number in {first} than in {second}",
+                in_words(x)
+            ))
+        }
         (EntryKind::Symlink { target: to }, EntryKind::Symlink { target: other })
         | (EntryKind::HardLink { to }, EntryKind::HardLink { to: other }) => {
             (to != other).then(|| {

@@ -31,6 +31,8 @@ pub struct Keep {
     pub attributes: bool,
     /// Which names are of one file.
     pub links: bool,
+    /// Pipes, sockets and devices; with owners only.
+    pub specials: bool,
 }
 
 /// What an entry has of it.

@@ -22,7 +22,7 @@ impl Names {
         }
     }
 
-    /// Notes a regular file, if it has further names.
+    /// Notes a regular or special file, if it has further names.
     pub fn note(&mut self, path: &[u8], stat: &Stat) {
         if self.is_asked && stat.st_nlink > 1 {
             let file = (stat.st_dev, stat.st_ino);

@@ -12,7 +12,7 @@ use rustix::io::Errno;
 
 use super::left_out::{LeftOut, bounded, reason};
 use super::names::Names;
-use super::{Entry, EntryKind, Keep, Kept, Manifest, Reader};
+use super::{Entry, EntryKind, Keep, Kept, Manifest, Reader, Special};
 use crate::error::{Operation, StoreError};
 use crate::file_systems::FileSystem;
 use crate::filter::Filter;
@@ -386,6 +386,8 @@ impl<'a> Walk<'a> {
             if system.is_some_and(FileSystem::keeps_inodes) {
                 version = Version::of(stat);
             }
+        }
+        if matches!(entry.kind, EntryKind::File { .. } | EntryKind::Special(_)) {
             self.names.note(&entry.path, stat);
         }
         self.found.push((entry, version));
@@ -444,12 +446,17 @@ impl<'a> Walk<'a> {
             },
             FileType::Directory => EntryKind::Directory,
             FileType::Symlink => EntryKind::Symlink { target: Vec::new() },
-            other => {
-                return Err(StoreError::SpecialFile {
-                    path: self.full_path(&path),
-                    kind: sys::kind_in_words(other),
-                });
-            }
+            other => match Special::of(stat)
+                .filter(|_| self.reader.keep().specials && !path.is_empty())
+            {
+                Some(special) => EntryKind::Special(special),
+                None => {
+                    return Err(StoreError::SpecialFile {
+                        path: self.full_path(&path),
+                        kind: sys::kind_in_words(other),
+                    });
+                }
+            },
         };
         Ok(Entry {
             path,

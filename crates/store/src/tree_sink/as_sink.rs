@@ -151,6 +151,7 @@ impl Sink for TreeSink {
             owners_not_kept,
             attributes_not_kept,
             links_not_kept: self.staging.target.links_not_kept(),
+            specials_not_kept: self.staging.target.specials_not_kept(),
             ..lock(&self.staging.target.landed).clone()
         }
     }

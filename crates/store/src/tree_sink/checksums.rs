@@ -54,6 +54,7 @@ impl Tree {
         };
         let files: Vec<&Entry> = self
             .named()
+            .filter(|(object, _)| self.special_of(*object).is_none())
             .map(|(_, entry)| entry)
             .filter(is_file)
             .collect();

@@ -153,7 +153,10 @@ impl Tree {
     }
 
     fn count_all_as_added(&self) {
-        let files = self.kept().filter(|(_, entry)| is_name_of_file(entry));
+        let is_there = |object: u32| !self.is_unmade(object);
+        let files = self
+            .kept()
+            .filter(|(object, entry)| is_name_of_file(entry) && is_there(*object));
         lock(&self.landed).added_files = files.count() as u64;
     }
 
@@ -281,6 +284,12 @@ impl Tree {
                 Err(errno) => Err(failed(errno)),
             },
             EntryKind::HardLink { .. } => self.make_link(folder, name, object, moved),
+            EntryKind::Special(special) => {
+                match self.make_special(folder, name, object, *special)? {
+                    true => self.set_metadata(folder, name, entry, object),
+                    false => Ok(()),
+                }
+            }
             EntryKind::File { .. } | EntryKind::Directory => {
                 self.complete_file(folder, name, entry, object)?;
                 self.set_metadata(folder, name, entry, object)
@@ -399,10 +408,11 @@ impl Tree {
         let mut old: HashSet<&[u8]> = HashSet::from([&[][..]]);
         self.note_standing(&[], dest.as_fd())?;
         let moving = self.moving.swap(true, Ordering::AcqRel);
-        let named = self.named_early();
+        let (named, unmade) = (self.named_early(), self.unmade());
         for (object, entry) in self.kept() {
             let path = entry.path.as_slice();
-            let is_done = self.is_left(object) || named.contains(&object);
+            let is_done =
+                self.is_left(object) || named.contains(&object) || unmade.contains(&object);
             let Some(parent) = parent_of(path).filter(|_| !is_done) else {
                 continue;
             };
@@ -463,7 +473,7 @@ impl Tree {
     /// * `staged`: the folder is the temporary one still.
     fn sync_all(&self, base: &OwnedFd, staged: bool) -> Result<(), StoreError> {
         let whole = FileSystem::of(base).is_some_and(FileSystem::syncs_whole);
-        let kept: Vec<&Entry> = self.kept().map(|(_, entry)| entry).collect();
+        let kept: Vec<(u32, &Entry)> = self.kept().collect();
         if kept.len() > SYNC_EACH_MAX && whole {
             let path = if staged {
                 self.stage_path()
@@ -473,8 +483,10 @@ impl Tree {
             return rustix::fs::syncfs(base)
                 .map_err(|errno| StoreError::from_errno(Operation::Sync, path, errno));
         }
-        parallel::for_each(&kept, |entry| {
-            if matches!(entry.kind, EntryKind::Symlink { .. }) {
+        parallel::for_each(&kept, |(object, entry)| {
+            // A special file is never opened; its folder's sync covers it.
+            let is_link = matches!(entry.kind, EntryKind::Symlink { .. });
+            if is_link || self.special_of(*object).is_some() {
                 return Ok(());
             }
             let opened = sys::open_beneath(

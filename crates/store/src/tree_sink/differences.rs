@@ -16,7 +16,7 @@ use super::{Act, Part, Preview, Previewed, Tree, TreeSink};
 use crate::error::StoreError;
 use crate::filter::Filter;
 use crate::folders::Folders;
-use crate::manifest::EntryKind;
+use crate::manifest::{EntryKind, Special};
 use crate::open_files::lock;
 use crate::parallel;
 use crate::sink::Present;
@@ -46,7 +46,8 @@ struct Looked {
 
 impl TreeSink {
     /// What of DEST differs from the parts, in place of what a copy would do: names that it lacks, that only it has, and that are
-    /// something else. Nothing is made. Temporary names of transfers, sockets, pipes and devices do not count.
+    /// something else. Nothing is made. Temporary names of transfers do not count, nor do sockets, pipes and devices
+    /// where the parts were scanned without them.
     ///
     /// * `filter`: of the scans of the sources: what it excludes is not looked at.
     ///
@@ -144,10 +145,11 @@ impl Tree {
         comparing: Comparing<'_>,
     ) -> Result<Option<Found>, Act> {
         let entry = &self.entries[object as usize];
-        let wanted = match &entry.kind {
+        let wanted = match &self.file_of(object).kind {
             EntryKind::Directory => FileType::Directory,
             EntryKind::Symlink { .. } => FileType::Symlink,
             EntryKind::File { .. } | EntryKind::HardLink { .. } => FileType::RegularFile,
+            EntryKind::Special(special) => special.file_type().0,
         };
         if FileType::from_raw_mode(stat.st_mode) != wanted {
             return Err(Act::Kind);
@@ -164,6 +166,10 @@ impl Tree {
                     Err(_) => return Err(Act::Unreadable),
                 }
             }
+            // Devices of other numbers.
+            EntryKind::Special(special) if Special::of(stat) != Some(*special) => {
+                return Err(Act::Contents);
+            }
             EntryKind::File { len } if identity.len != *len => return Err(Act::Size),
             EntryKind::File { .. } if comparing.contents.is_some() => {
                 return Ok(Some(Found {
@@ -173,7 +179,10 @@ impl Tree {
                 }));
             }
             EntryKind::File { .. } if !is_file(stat, entry) => return Err(Act::Metadata),
-            EntryKind::File { .. } | EntryKind::HardLink { .. } | EntryKind::Directory => {}
+            EntryKind::File { .. }
+            | EntryKind::HardLink { .. }
+            | EntryKind::Directory
+            | EntryKind::Special(_) => {}
         }
         match differs {
             true => Err(Act::Metadata),

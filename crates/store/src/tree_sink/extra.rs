@@ -5,7 +5,7 @@
 //!
 //! * what the filter excludes, and folders with such things in them, as with rsync;
 //! * temporary names of transfers, journals among them;
-//! * sockets, pipes and devices, which no copy has;
+//! * sockets, pipes and devices, where the sources were scanned without them;
 //! * what another file system is mounted on, with all below it. A mount point that the sources have as a folder is a folder;
 //! * what is a source on this host, whatever path leads to it;
 //! * the file of an entry under another form of its name, where the file system takes both for one.
@@ -23,7 +23,7 @@ use super::standing::Standing;
 use super::{Part, Tree, TreeSink, join};
 use crate::error::StoreError;
 use crate::filter::Filter;
-use crate::manifest::{Entry, EntryKind, parent_of};
+use crate::manifest::{Entry, EntryKind, is_special, parent_of};
 use crate::sink::Removed;
 use crate::staging::{is_temporary, open_parent};
 use crate::sys;
@@ -149,6 +149,8 @@ struct Walk<'a> {
     names: HashMap<&'a [u8], HashSet<&'a [u8]>>,
     filter: &'a Filter,
     removes: bool,
+    /// Special files are part of the copy.
+    specials: bool,
     /// Device and inode of each source on this host.
     sources: HashSet<(u64, u64)>,
     removed: Removed,
@@ -181,6 +183,7 @@ impl<'a> Walk<'a> {
             names,
             filter,
             removes,
+            specials: Tree::has_specials(entries),
             sources: HashSet::new(),
             removed: Removed::default(),
             found: Vec::new(),
@@ -262,6 +265,7 @@ impl<'a> Walk<'a> {
                 self.name(folder, name, path, Some(len))
             }
             FileType::Directory => self.tree(folder, name, path),
+            kind if self.specials && is_special(kind) => self.name(folder, name, path, Some(0)),
             _ => false,
         }
     }

@@ -221,6 +221,7 @@ impl Tree {
             owners: false,
             attributes: true,
             links: false,
+            specials: false,
         };
         let mode = stat.st_mode & 0o7777;
         let Some(owner) = &entry.kept.owner else {

@@ -20,7 +20,7 @@ use super::standing::mode_of;
 use crate::error::{Operation, StoreError};
 use crate::folders::Folders;
 use crate::holes;
-use crate::manifest::{Entry, EntryKind};
+use crate::manifest::{Entry, EntryKind, Special};
 use crate::open_files::lock;
 use crate::sys;
 
@@ -168,6 +168,10 @@ impl Tree {
         let Some(first) = self.first_of(object) else {
             return Ok(());
         };
+        if self.is_unmade(first) {
+            lock(&self.unmade).insert(object);
+            return Ok(());
+        }
         let failed =
             |errno| StoreError::from_create(self.path_of(object), &self.stage_parent, errno);
         let (file, stat) = self.open_first(first, OFlags::PATH)?;
@@ -228,11 +232,17 @@ impl Tree {
         };
         let stat =
             rustix::fs::fstat(&opened).map_err(|errno| self.failed(Operation::Inspect, errno))?;
-        let is_regular = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
-        if !is_regular || !(is_staged || self.is_whole(&stat, first)) {
-            return Err(changed());
+        let is_it = match entry.kind {
+            EntryKind::Special(special) => Special::of(&stat) == Some(special),
+            _ => {
+                let is_regular = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+                is_regular && (is_staged || self.is_whole(&stat, first))
+            }
+        };
+        match is_it {
+            true => Ok((opened, stat)),
+            false => Err(changed()),
         }
-        Ok((opened, stat))
     }
 
     /// Makes a name a file of its own, unless DEST has such a one.
@@ -246,6 +256,12 @@ impl Tree {
     ) -> Result<(), StoreError> {
         lock(&self.links).apart.insert(object);
         let entry = &self.entries[first as usize];
+        if let EntryKind::Special(special) = entry.kind {
+            return match self.make_special(folder, name, object, special)? {
+                true => self.set_metadata(folder, name, entry, object),
+                false => Ok(()),
+            };
+        }
         let path = &self.entries[object as usize].path;
         let there = dest.and_then(|dest| {
             let (folder, name) = dest.parent(path).ok()?;

@@ -138,7 +138,9 @@ impl TreeSink {
 fn previewed(path: Vec<u8>, kind: &EntryKind) -> Previewed {
     let (act, len) = match kind {
         EntryKind::File { len } => (Act::Send, *len),
-        EntryKind::Symlink { .. } | EntryKind::HardLink { .. } => (Act::Send, 0),
+        EntryKind::Symlink { .. } | EntryKind::HardLink { .. } | EntryKind::Special(_) => {
+            (Act::Send, 0)
+        }
         EntryKind::Directory => (Act::Make, 0),
     };
     Previewed { path, len, act }

@@ -292,6 +292,7 @@ impl Tree {
         let mut folders = Folders::new(dest);
         let mut absent: HashSet<&[u8]> = HashSet::new();
         let is_early = self.early.is_wished;
+        let specials = Self::has_specials(&self.entries);
         for at in objects {
             let (object, entry) = (at as u32, &self.entries[at]);
             let Some(parent) = parent_of(&entry.path) else {
@@ -334,7 +335,7 @@ impl Tree {
                 if kind == FileType::Directory {
                     continue;
                 }
-            } else if !replaceable(&entry.kind, kind) {
+            } else if !replaceable(&entry.kind, kind, specials) {
                 return Err(StoreError::Exists {
                     path: self.final_path(entry),
                     found: sys::kind_in_words(kind),
@@ -531,7 +532,7 @@ impl Tree {
             (Stays::Newer, EntryKind::File { .. } | EntryKind::HardLink { .. }) => {
                 is_file && stat.st_mtime > entry.mtime_seconds
             }
-            (Stays::Newer, EntryKind::Symlink { .. }) => false,
+            (Stays::Newer, EntryKind::Symlink { .. } | EntryKind::Special(_)) => false,
             (Stays::Existing, _) => true,
         }
     }
@@ -637,6 +638,15 @@ impl Tree {
                 is_file(stat, entry)
                     && is_copy
                     && (self.can_be_set(stat, object) || self.is_kept(stat, object, folder, name))
+            }
+            EntryKind::Special(special) => {
+                // Only root can give it another owner.
+                let is_right = || {
+                    let is_root = rustix::process::geteuid().is_root();
+                    self.is_kept(stat, object, folder, name)
+                        || !is_root && stat.st_mode & 0o7777 == mode_of(entry)
+                };
+                Self::is_same_special(stat, entry, *special) && is_right()
             }
             EntryKind::Symlink { target } => {
                 found == FileType::Symlink

@@ -242,9 +242,10 @@ impl Tree {
                     let mode = Mode::from_raw_mode(stat.st_mode & 0o1777 | bit);
                     rustix::fs::chmodat(folder, name, mode, AtFlags::empty())
                 }
-                EntryKind::File { .. } | EntryKind::Symlink { .. } | EntryKind::HardLink { .. } => {
-                    Ok(())
-                }
+                EntryKind::File { .. }
+                | EntryKind::Symlink { .. }
+                | EntryKind::HardLink { .. }
+                | EntryKind::Special(_) => Ok(()),
             });
         match given {
             // A user who is not of the group cannot give it away: it stays that of the user, who has no rights less.

@@ -126,7 +126,10 @@ pub fn snapshot(root: &Path) -> Vec<(ropewalk_store::Entry, Vec<u8>)> {
     let contents = |entry: &ropewalk_store::Entry| match entry.kind {
         EntryKind::File { .. } if entry.path.is_empty() => std::fs::read(root).unwrap(),
         EntryKind::File { .. } => std::fs::read(root.join(name(&entry.path))).unwrap(),
-        EntryKind::Directory | EntryKind::Symlink { .. } | EntryKind::HardLink { .. } => Vec::new(),
+        EntryKind::Directory
+        | EntryKind::Symlink { .. }
+        | EntryKind::HardLink { .. }
+        | EntryKind::Special(_) => Vec::new(),
     };
     manifest
         .entries
