@@ -345,6 +345,25 @@ fn a_killed_commit_is_done_again() {
     }
 }
 
+/// A node that takes over from one that died before it gave the names finds special files in the temporary folder.
+#[test]
+fn special_files_that_another_node_made_are_used() {
+    let (_keep, folder) = folder();
+    let (from, to) = (folder.join("from"), folder.join("to"));
+    made(&from);
+    let parts = parts_of(&from, ALL);
+    let sink = TreeSink::create(&to, &parts, ID, true).unwrap();
+    make(
+        &folder.join(format!(".to.ropewalk-{ID}/pipe")),
+        FileType::Fifo,
+    );
+    sink.take_over();
+    sink.commit().unwrap();
+    assert_eq!(sink.landed().specials_not_kept, 0);
+    assert!(snapshot_of(&from) == snapshot_of(&to));
+    assert_eq!(names(&folder), ["from", "to"]);
+}
+
 /// A node that takes over from one that died after it gave the names finds special files, or makes them again.
 #[test]
 fn special_files_are_taken_over() {
