@@ -93,7 +93,7 @@ fn remote_paths_are_quoted() {
     assert!(!place.path("pwned").exists());
 }
 
-/// A replica that is down is left out with a note where others are seen to stand in for it, and not where one is left that
+/// A source that is down is left out where others are seen to be replicas, and the copy is complete if it is said to be one, too; not where one is left that
 /// nobody called a replica, where parts are left, or where all are required.
 #[test]
 fn replicas_that_are_down_are_left_out() {
@@ -106,8 +106,14 @@ fn replicas_that_are_down_are_left_out() {
     let set = place.text("set");
     let (two, bad) = (format!("h[1-2]:{set}"), format!("bad:{set}"));
     let report = place.run(&copy(&ssh, &["--json", &two, &bad, "out"]));
-    let report = report.assert_status(0).report();
+    let report = report.assert_status(3).report();
     assert_same_tree(&place.path("set"), &place.path("out"));
+    assert_eq!(report["error_kind"], "unreachable");
+    let error = report["error"].as_str().unwrap();
+    assert!(
+        error.contains("bad was not reached and may hold more"),
+        "{error}"
+    );
     let notes = report["notes"].to_string();
     assert!(
         notes.contains("bad was not reached and is left out"),
@@ -115,6 +121,9 @@ fn replicas_that_are_down_are_left_out() {
     );
     assert!(notes.contains("Connection refused"), "{notes}");
     assert_eq!(report["nodes"].as_array().unwrap().len(), 3);
+    place
+        .run(&copy(&ssh, &["--sources", "replicas", &two, &bad, "out"]))
+        .assert_status(0);
 
     place
         .run(&copy(&ssh, &["--require-all", &two, &bad, "out2"]))

@@ -7,7 +7,7 @@ use ropewalk_lane::tls::TlsError;
 use ropewalk_model::{Problem, receiver_runs, time};
 use ropewalk_proto::control::ToAgent;
 use ropewalk_proto::coordinator::{
-    Action, Coordinator, Earlier, Gone, NodeSetup, Planned, PlannedRun,
+    Action, Complete, Coordinator, Earlier, Gone, NodeSetup, Planned, PlannedRun,
 };
 use ropewalk_proto::report::{ControlReport, ErrorKind, Event, Outcome, Report};
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
@@ -98,8 +98,8 @@ pub(crate) struct After {
     pub gone: Vec<Gone>,
     /// What its nodes had.
     pub earlier: Earlier,
-    /// Receivers whose own copies are complete, and how many bytes these have that were received or found there.
-    pub complete: Vec<(String, u64)>,
+    /// Receivers whose own copies are complete.
+    pub complete: Vec<Complete>,
     /// Nodes that took part, and names of those that have left.
     pub nodes: Vec<NodeRequest>,
     pub departed: Vec<String>,

@@ -160,16 +160,19 @@ fn next_nodes(asked: &[NodeRequest], after: &After) -> Vec<NodeRequest> {
     nodes
 }
 
-/// Leaves out the receivers whose rows are complete: nothing tells a file of rows that is complete from another one, and they would be
-/// sent again. How many bytes they have.
-fn leave_out_complete(nodes: &mut Vec<NodeRequest>, after: &After) -> u64 {
-    let is_complete =
-        |node: &NodeRequest| after.complete.iter().any(|(name, _)| *name == node.name);
+/// Leaves out receivers that are complete, as receivers: those of rows, since nothing tells a file of rows that is complete from another
+/// one, and it would be sent again; of trees those that were lost after that, which need not be back. How many bytes they have.
+fn leave_out_complete(request: &mut Request, after: &After) -> u64 {
+    let is_of_rows = request.mapping == Mapping::Rows;
+    let complete = after.complete.iter();
+    let complete: Vec<_> = complete.filter(|one| is_of_rows || one.is_lost).collect();
+    let nodes = &mut request.nodes;
+    let is_complete = |node: &NodeRequest| complete.iter().any(|one| one.node == node.name);
     for node in nodes.iter_mut().filter(|node| is_complete(node)) {
         node.sinks.clear();
     }
     nodes.retain(|node| !node.sources.is_empty() || !node.sinks.is_empty());
-    after.complete.iter().map(|(_, bytes)| bytes).sum()
+    complete.iter().map(|one| one.bytes).sum()
 }
 
 /// How a round has ended.
@@ -243,10 +246,7 @@ impl Transfer<'_> {
                 request.nodes = next_nodes(&request.nodes, &after);
                 request.options.limit = after.limit;
             }
-            let complete_bytes = match request.mapping {
-                Mapping::Rows => leave_out_complete(&mut request.nodes, &after),
-                Mapping::Trees { .. } => 0,
-            };
+            let complete_bytes = leave_out_complete(&mut request, &after);
             match self.wait_for(&after, &mut request, &mut report).await {
                 Some(returned) => {
                     self.rounds.push(report);
@@ -412,6 +412,8 @@ fn unreached(nodes: &[NodeRequest], answers: &Answers) -> Vec<Gone> {
 
 #[cfg(test)]
 mod tests {
+    use ropewalk_proto::coordinator::Complete;
+
     use super::*;
     use crate::request::{Destinations, ObjectRequest, Options, Same};
 
@@ -439,7 +441,7 @@ mod tests {
         Object::Path(b"/x".to_vec())
     }
 
-    /// Receivers of rows that are complete take no part in further rounds; one that sends, too, does.
+    /// Receivers of rows that are complete take no part in further rounds, nor do those of trees that are lost; one that sends, too, does.
     #[test]
     fn complete_receivers_are_left_out() {
         let reader = |name: &str, port| {
@@ -452,14 +454,33 @@ mod tests {
         };
         let mut both = reader("both", 3);
         both.sources = node("both", 3, path()).sources;
-        let mut nodes = vec![node("a", 1, path()), reader("b", 2), both, reader("c", 4)];
+        let nodes = vec![node("a", 1, path()), reader("b", 2), both, reader("c", 4)];
+        let complete = |name: &str, bytes, is_lost| Complete {
+            node: name.into(),
+            bytes,
+            is_lost,
+        };
         let after = After {
-            complete: vec![("b".into(), 100), ("both".into(), 20)],
+            complete: vec![complete("b", 100, true), complete("both", 20, false)],
             ..After::default()
         };
-        assert_eq!(leave_out_complete(&mut nodes, &after), 120);
-        let left: Vec<_> = nodes.iter().map(|n| (&*n.name, n.sinks.len())).collect();
-        assert_eq!(left, [("a", 0), ("both", 0), ("c", 1)]);
+        let trees = Mapping::Trees {
+            sources: Sources::Auto,
+            destinations: Destinations::Copies,
+        };
+        for (mapping, bytes, sinks) in [(Mapping::Rows, 120, 0), (trees, 100, 1)] {
+            let mut request = Request {
+                label: None,
+                nodes: nodes.clone(),
+                mapping,
+                links: Vec::new(),
+                options: Options::default(),
+            };
+            assert_eq!(leave_out_complete(&mut request, &after), bytes);
+            let left = request.nodes.iter().map(|n| (&*n.name, n.sinks.len()));
+            let expected = [("a", 0), ("both", sinks), ("c", 1)];
+            assert_eq!(left.collect::<Vec<_>>(), expected);
+        }
     }
 
     /// Only what has journals is tried again after bytes have moved.

@@ -88,7 +88,7 @@ mod view;
 
 pub use action::{Action, Basis, Planned, PlannedRun, Purpose};
 pub use clock::{FAREWELL_TIME_MAX, FINISH_TIME_MAX, OPEN_TIME_MAX, SILENCE_TIME_MAX};
-pub use gone::{Earlier, Gone};
+pub use gone::{Complete, Earlier, Gone};
 pub use layout::Found;
 use life::Event;
 pub use limit::shares as limit_shares;

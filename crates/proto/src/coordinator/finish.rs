@@ -260,7 +260,9 @@ impl Coordinator {
                 let left_out = self.left_out_error().map(|text| (ErrorKind::Missing, text));
                 let not_removed = || Some((ErrorKind::Node, self.not_removed_error()?));
                 let not_listed = || Some((ErrorKind::Node, self.not_listed_error()?));
-                match left_out.or_else(not_removed).or_else(not_listed) {
+                let unseen = || Some((ErrorKind::Unreachable, self.unseen_error()?));
+                let rest = || not_removed().or_else(not_listed);
+                match left_out.or_else(unseen).or_else(rest) {
                     Some((kind, text)) => {
                         self.fail(kind, text.clone());
                         (Outcome::Partial, Some(text))

@@ -18,6 +18,17 @@ pub struct Gone {
     pub reason: String,
 }
 
+/// A receiver whose own copy is complete.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Complete {
+    /// Its name.
+    pub node: String,
+    /// Bytes that were received or found there.
+    pub bytes: u64,
+    /// It was lost after that.
+    pub is_lost: bool,
+}
+
 /// What is known of nodes, by their names, where a round goes on with what an earlier one began.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Earlier {
@@ -41,6 +52,13 @@ impl Earlier {
         }
         self.places.extend(round.places);
         self.returned.extend(round.returned);
+    }
+}
+
+impl Node {
+    /// Whether its copy is its own, and complete.
+    fn has_own_copy(&self) -> bool {
+        self.group.is_none() && self.is_complete()
     }
 }
 
@@ -132,7 +150,8 @@ impl Coordinator {
         let is_needed = |node: &Node| match kind {
             // Refused: every node was needed.
             None => self.moving_at().is_none(),
-            Some(ErrorKind::Lost) if node.is_receiver() => true,
+            // A copy of its own that is complete needs no further round.
+            Some(ErrorKind::Lost) if node.is_receiver() && !node.has_own_copy() => true,
             Some(ErrorKind::Lost) => !node.holds.intersection(&unheld).is_empty(),
             Some(ErrorKind::Missing) => !node.holds.intersection(&missing).is_empty(),
             Some(_) => false,
@@ -151,17 +170,21 @@ impl Coordinator {
         needed.into_iter().map(gone).collect()
     }
 
-    /// Once the transfer has ended: receivers whose own copies are complete, by name, with the bytes that were received or found there.
+    /// Once the transfer has ended: receivers whose own copies are complete.
     #[must_use]
-    pub fn complete(&self) -> Vec<(String, u64)> {
+    pub fn complete(&self) -> Vec<Complete> {
         let receivers = self.nodes.iter().filter(|node| node.is_receiver());
-        let complete = receivers.filter(|node| node.group.is_none() && node.is_complete());
+        let complete = receivers.filter(|node| node.has_own_copy());
         let bytes = |node: &Node| {
             let received = node.done.as_ref().map_or(0, |done| done.delivered);
             received + node.present_bytes + node.adopted_bytes
         };
         complete
-            .map(|node| (node.setup.name.clone(), bytes(node)))
+            .map(|node| Complete {
+                node: node.setup.name.clone(),
+                bytes: bytes(node),
+                is_lost: node.lost.is_some(),
+            })
             .collect()
     }
 }

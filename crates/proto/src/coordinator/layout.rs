@@ -9,6 +9,9 @@ use super::{Coordinator, Destinations, Mapping, Node, Sources, setup};
 use crate::absence;
 use crate::control::{self, OpenedSource, source};
 
+/// Nodes that were not reached and are named in an error; of more the first one is.
+const UNSEEN_NAMED_MAX: usize = 4;
+
 /// Why the data space could not be laid out.
 pub(super) enum LayoutProblem {
     /// In words for the user.
@@ -382,6 +385,20 @@ impl Coordinator {
             return false;
         };
         sources != Sources::Replicas && !self.space.absent.is_empty()
+    }
+
+    /// The error of copies that have all that the nodes that were reached hold, where others were not.
+    pub(super) fn unseen_error(&self) -> Option<String> {
+        let unseen = self.space.absent.as_slice();
+        let first = unseen.first().filter(|_| self.lacks_sources())?;
+        let names = match unseen.len() {
+            0..=UNSEEN_NAMED_MAX => unseen.join(", "),
+            all => format!("{first} and {} more", all - 1),
+        };
+        let was = if unseen.len() == 1 { "was" } else { "were" };
+        Some(format!(
+            "what the sources that were reached hold is copied, but {names} {was} not reached and may hold more; repeat the command later, or add --sources replicas if each source holds all"
+        ))
     }
 
     /// Every source is a set of named items.

@@ -508,6 +508,25 @@ fn nodes_that_are_gone_and_were_needed_are_named() {
     actions(&mut c);
     assert_eq!(outcome(&finish(&mut c, 3)), Some(Outcome::Failed));
     assert_eq!(gone(&c), ["b"]);
+    // A receiver whose copy is complete needs no further round, whether it is there or not.
+    let copies = vec![
+        node("a", &[(0, 100)], &[], None),
+        node("b", &[], &[(0, 100)], None),
+        node("c", &[], &[(0, 100)], None),
+        node("d", &[], &[(0, 100)], None),
+    ];
+    let (mut c, _) = started(copies);
+    for receiver in [1, 3] {
+        c.handle_message(receiver, done(100, &[]), Instant(12));
+    }
+    c.handle_lost(1, broken, Instant(13));
+    c.handle_lost(2, broken, Instant(14));
+    actions(&mut c);
+    assert_eq!(outcome(&finish(&mut c, 4)), Some(Outcome::Failed));
+    assert_eq!(gone(&c), ["c"]);
+    let complete = c.complete();
+    let complete = complete.iter().map(|one| (one.node.as_str(), one.is_lost));
+    assert_eq!(complete.collect::<Vec<_>>(), [("b", true), ("d", false)]);
     // One that is gone holds nothing of what another one refused.
     let parts = vec![
         node("a", &[(0, 50)], &[], None),
@@ -589,6 +608,58 @@ fn what_nodes_that_are_left_out_may_hold_is_not_removed() {
             .iter()
             .any(|note| note.starts_with("nothing is removed"));
         assert_eq!(is_said, !removes);
+    }
+}
+
+/// Two sources that are alike may be replicas of one part: where a third one was not reached the copy is not known to be complete, unless
+/// the user says that each holds all.
+#[test]
+fn what_nodes_that_are_left_out_may_hold_is_not_known_to_be_copied() {
+    let many = ["s3", "s4", "s5", "s6", "s7"];
+    for (absent, sources, expected) in [
+        (&[][..], Sources::Auto, None),
+        (&many[..1], Sources::Auto, Some("but s3 was not reached")),
+        (
+            &many[..2],
+            Sources::Auto,
+            Some("but s3, s4 were not reached"),
+        ),
+        (
+            &many,
+            Sources::Auto,
+            Some("but s3 and 4 more were not reached"),
+        ),
+        (&many[..1], Sources::Replicas, None),
+    ] {
+        let senders = ["s", "s2"].map(|name| with_tree(name, true));
+        let nodes: Vec<NodeSetup> = senders.into_iter().chain([with_tree("r", false)]).collect();
+        let mut c = opening_with(nodes, Destinations::Copies, control::Options::default());
+        c.setup.mapping = Mapping::Trees {
+            sources,
+            destinations: Destinations::Copies,
+        };
+        c.leave_out(absent.iter().map(|name| (*name).into()).collect());
+        actions(&mut c);
+        for (node, trees) in [(0, 1), (1, 1), (2, 0)] {
+            c.handle_message(node, opened_trees(trees, 1), Instant(1));
+        }
+        settle(&mut c);
+        c.handle_message(2, done(100, &[]), Instant(11));
+        actions(&mut c);
+        let end = finish(&mut c, 3);
+        let Some(Action::End(outcome, error)) = end.last() else {
+            panic!("{end:?}");
+        };
+        match expected {
+            Some(text) => {
+                assert_eq!(*outcome, Outcome::Partial);
+                assert_eq!(c.failure_kind(), Some(ErrorKind::Unreachable));
+                assert!(error.as_ref().unwrap().contains(text), "{error:?}");
+                assert_eq!(c.gone(), []);
+            }
+            None => assert_eq!((*outcome, error), (Outcome::Done, &None)),
+        }
+        assert!(c.destinations()[0].complete);
     }
 }
 
