@@ -48,6 +48,16 @@ impl fmt::Debug for SourceHashes<'_> {
     }
 }
 
+impl SourceHashes<'_> {
+    fn part_of(&self, range: Range) -> Option<usize> {
+        let holds = |part: &control::Part| {
+            let all = control::range(part.base, part.length);
+            all.start <= range.start && range.end <= all.end
+        };
+        self.parts.iter().position(holds)
+    }
+}
+
 impl Drop for SourceHashes<'_> {
     fn drop(&mut self) {
         self.member.comparing.end();
@@ -69,6 +79,10 @@ impl Contents for SourceHashes<'_> {
             next_id: 0,
             broken: 0,
         }))
+    }
+
+    fn is_of_one(&self, range: Range) -> bool {
+        self.part_of(range).is_some()
     }
 
     fn note(&self, done: u64, total: u64) {
@@ -148,11 +162,7 @@ impl Hashes for Line<'_> {
 
 impl Line<'_> {
     fn part_of(&self, range: Range) -> Result<usize, String> {
-        let holds = |part: &control::Part| {
-            let all = control::range(part.base, part.length);
-            all.start <= range.start && range.end <= all.end
-        };
-        let found = self.sources.parts.iter().position(holds);
+        let found = self.sources.part_of(range);
         found.ok_or_else(|| "no source has these bytes; this is a fault of the master".into())
     }
 

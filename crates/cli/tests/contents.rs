@@ -124,6 +124,55 @@ fn a_check_by_hash_is_that_of_rsync() {
     }
 }
 
+/// Many small files of two sources that are parts of a set: those that differ are sent, from the source that has them.
+#[test]
+fn small_files_of_parts_are_compared() {
+    let place = Place::new();
+    for part in ["a", "b"] {
+        std::fs::create_dir_all(place.path(&format!("{part}/set/{part}"))).unwrap();
+        for at in 0..300 {
+            let path = place.path(&format!("{part}/set/{part}/{at}"));
+            std::fs::write(path, bytes(100 + at, at as u64)).unwrap();
+        }
+    }
+    place.make_token();
+    let agents = [place.agent(place.dir.path()), place.agent(place.dir.path())];
+    let from = [
+        agents[0].at(place.path("a/set")),
+        agents[1].at(place.path("b/set")),
+    ];
+    let run = || {
+        let args = [
+            "copy",
+            "--json",
+            "--check",
+            "hash",
+            "--sources",
+            "parts",
+            &from[0],
+            &from[1],
+            "copy",
+        ];
+        place.run(&args).assert_status(0).report()
+    };
+    run();
+    for part in ["a", "b"] {
+        for at in 0..300 {
+            touch(&place.path(&format!("copy/{part}/{at}")), 1_000_000);
+        }
+    }
+    assert_eq!(run()["delivered_bytes"], 0);
+    overwrite(&place.path("copy/a/299"), 7, b"!");
+    overwrite(&place.path("copy/b/0"), 7, b"!");
+    let report = run();
+    assert_eq!(report["delivered_bytes"], 100 + 299 + 100);
+    assert_eq!(landing(&report, "unchanged_files"), 598);
+    for part in ["a", "b"] {
+        let (from, to) = (format!("{part}/set/{part}"), format!("copy/{part}"));
+        assert_same_tree(&place.path(&from), &place.path(&to));
+    }
+}
+
 /// Of a file with a few other bytes the chunks around these are sent; of a shared copy, too; the report says what was not.
 #[test]
 fn a_delta_sends_chunks() {

@@ -26,6 +26,8 @@ const FRAME_MAX: usize = HEADER_LEN + FRAGMENT_LEN + HASH_LEN + TAG_LEN;
 const DIRECT_MIN: usize = 32 << 10;
 /// Bytes sent between two looks for new grants and cancellations.
 const LOOK_EVERY: usize = 512 << 10;
+/// Bytes that are read to be hashed before the answers leave: those of small files would cost a call each.
+const ANSWERS_EVERY: usize = 64 << 10;
 /// Zeros sent in place of bytes that vanished after they were announced.
 static ZEROS: [u8; 4096] = [0; 4096];
 
@@ -41,6 +43,8 @@ pub(crate) struct Sender<W> {
     fragment_max: usize,
     /// Where bytes are read of which only the hash is wanted; made when first needed.
     hashed: Box<[u8]>,
+    /// Bytes read for answers that have not left.
+    unanswered: usize,
 }
 
 /// How a fragment leaves.
@@ -69,6 +73,7 @@ impl<W: Wire> Sender<W> {
             unlooked: 0,
             fragment_max: FRAGMENT_LEN,
             hashed: Box::default(),
+            unanswered: 0,
         })
     }
 
@@ -164,6 +169,7 @@ impl<W: Wire> Sender<W> {
     fn flush(&mut self, more: bool) -> Result<(), LaneError> {
         self.link.send_all(self.out.held(), &[], more)?;
         self.out.clear();
+        self.unanswered = 0;
         Ok(())
     }
 
@@ -194,9 +200,14 @@ impl<W: Wire> Sender<W> {
 
     /// Answers a grant with the hash of its bytes.
     fn digest(&mut self, provider: &dyn Provider, grant: &Grant) -> Result<(), LaneError> {
-        // Reading may take its time: what waits leaves before, which also makes room for the answer.
-        self.flush(false)?;
         let length = usize::try_from(grant.range.len()).unwrap_or(usize::MAX);
+        self.unanswered = self.unanswered.saturating_add(length);
+        // Reading may take its time: what waits leaves before.
+        if self.unanswered > ANSWERS_EVERY {
+            self.flush(false)?;
+            self.unanswered = length;
+        }
+        self.make_room(FRAME_MAX)?;
         if self.hashed.len() < length {
             self.hashed = vec![0; length].into();
         }

@@ -10,6 +10,9 @@ use crate::error::StoreError;
 /// that two sources, two sinks and their lanes fit.
 pub const OPEN_FILES_MAX: usize = 256;
 
+/// Longer files are worth the call that advises the kernel to read ahead: it reads as much of a file by itself.
+pub(crate) const ADVISED_MIN: u64 = 128 << 10;
+
 /// Open files by object number; the one not used for longest is closed first.
 #[derive(Debug)]
 pub(crate) struct OpenFiles {

@@ -14,7 +14,7 @@ use rustix::fs::{Advice, FileType, Mode, OFlags, Stat};
 use crate::error::{Operation, StoreError};
 use crate::file_systems::FileSystem;
 use crate::manifest::{EntryKind, Scan};
-use crate::open_files::OpenFiles;
+use crate::open_files::{ADVISED_MIN, OpenFiles};
 use crate::sys;
 use crate::version::{Change, Version};
 
@@ -339,40 +339,46 @@ impl FileSource {
     }
 
     fn file(&self, object: u32) -> Result<Arc<File>, StoreError> {
-        self.open.get(object, || {
-            let failed = |errno| StoreError::from_errno(Operation::Open, self.path(object), errno);
-            // A pipe that took the file's place must not block us until its kind is known.
-            let flags = OFlags::RDONLY | OFlags::NONBLOCK;
-            let file = match &self.objects {
-                Objects::Paths(..) | Objects::One { .. } => {
-                    sys::open_resolved_path(&self.path(object), flags, Mode::empty())
-                }
-                Objects::Tree { dir, scan, .. } => {
-                    let path = scan
-                        .manifest
-                        .entries
-                        .get(object as usize)
-                        .map_or(&[][..], |entry| &entry.path);
-                    sys::open_beneath(dir.as_fd(), path, flags, Mode::empty())
-                }
-                Objects::Bundle { things, scan } => {
-                    let entry = scan.manifest.entries.get(object as usize);
-                    match entry.and_then(|entry| thing_of(things, &entry.path)) {
-                        Some((Thing { dir: Some(dir), .. }, rest)) => {
-                            sys::open_beneath(dir.as_fd(), rest, flags, Mode::empty())
-                        }
-                        _ => sys::open_resolved_path(&self.path(object), flags, Mode::empty()),
+        self.open.get(object, || self.open_object(object))
+    }
+
+    fn open_object(&self, object: u32) -> Result<File, StoreError> {
+        let failed = |errno| StoreError::from_errno(Operation::Open, self.path(object), errno);
+        // A pipe that took the file's place must not block us until its kind is known.
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK;
+        let file = match &self.objects {
+            Objects::Paths(..) | Objects::One { .. } => {
+                sys::open_resolved_path(&self.path(object), flags, Mode::empty())
+            }
+            Objects::Tree { dir, scan, .. } => {
+                let path = scan
+                    .manifest
+                    .entries
+                    .get(object as usize)
+                    .map_or(&[][..], |entry| &entry.path);
+                sys::open_beneath(dir.as_fd(), path, flags, Mode::empty())
+            }
+            Objects::Bundle { things, scan } => {
+                let entry = scan.manifest.entries.get(object as usize);
+                match entry.and_then(|entry| thing_of(things, &entry.path)) {
+                    Some((Thing { dir: Some(dir), .. }, rest)) => {
+                        sys::open_beneath(dir.as_fd(), rest, flags, Mode::empty())
                     }
+                    _ => sys::open_resolved_path(&self.path(object), flags, Mode::empty()),
                 }
-            };
-            let file = file.map_err(failed)?;
-            let stat = rustix::fs::fstat(&file).map_err(failed)?;
+            }
+        };
+        let file = file.map_err(failed)?;
+        let stat = rustix::fs::fstat(&file).map_err(failed)?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
             check_kind(&self.path(object), &stat)?;
-            self.check_known(object, &file, &stat)?;
+        }
+        self.check_known(object, &file, &stat)?;
+        if stat.st_size as u64 > ADVISED_MIN {
             // Only advice: a file system that ignores it reads all the same.
             let _ = rustix::fs::fadvise(&file, 0, None, Advice::Sequential);
-            Ok(File::from(file))
-        })
+        }
+        Ok(File::from(file))
     }
 
     /// Refuses a file that was written to since it was scanned or opened first. Called after each
@@ -446,8 +452,23 @@ impl FileSource {
         Ok(())
     }
 
+    /// A small file that is read at once is not kept open: it is not read again soon, and another one would be closed for it.
+    fn file_for(&self, piece: &Piece) -> Result<Arc<File>, StoreError> {
+        let is_whole = match &self.objects {
+            Objects::Tree { scan, .. } | Objects::Bundle { scan, .. } => {
+                let entry = scan.manifest.entries.get(piece.object as usize);
+                entry.is_some_and(|entry| entry.len() == piece.range.len())
+            }
+            Objects::Paths(..) | Objects::One { .. } => false,
+        };
+        match is_whole && piece.range.len() <= ADVISED_MIN {
+            true => self.open_object(piece.object).map(Arc::new),
+            false => self.file(piece.object),
+        }
+    }
+
     fn read_piece(&self, piece: &Piece, buf: &mut [u8]) -> Result<(), StoreError> {
-        let file = self.file(piece.object)?;
+        let file = self.file_for(piece)?;
         match file.read_exact_at(buf, piece.object_offset) {
             Ok(()) => self.check_unchanged(&file, piece.object),
             Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {

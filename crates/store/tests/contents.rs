@@ -23,6 +23,8 @@ struct Asked {
     ranges: Mutex<Vec<Range>>,
     // Answers until it fails.
     answers: AtomicU64,
+    // Done once, when the first question comes.
+    meanwhile: Mutex<Option<Box<dyn FnOnce() + Send>>>,
 }
 
 impl fmt::Debug for Asked {
@@ -39,13 +41,19 @@ impl Asked {
             source,
             ranges: Mutex::default(),
             answers: AtomicU64::new(u64::MAX),
+            meanwhile: Mutex::default(),
         };
         (asked, [Part::whole(0, scan.manifest)])
     }
 
+    /// Of what was asked for, once each.
     fn bytes(&self) -> u64 {
         let ranges = self.ranges.lock().unwrap();
-        ranges.iter().map(|range| range.len()).sum()
+        RangeSet::from_ranges(ranges.iter().copied()).len_bytes()
+    }
+
+    fn questions(&self) -> usize {
+        self.ranges.lock().unwrap().len()
     }
 }
 
@@ -59,6 +67,9 @@ struct Line<'a>(&'a Asked, VecDeque<Range>);
 
 impl Hashes for Line<'_> {
     fn ask(&mut self, ranges: &[Range]) -> Result<(), String> {
+        if let Some(meanwhile) = self.0.meanwhile.lock().unwrap().take() {
+            meanwhile();
+        }
         self.0.ranges.lock().unwrap().extend(ranges);
         self.1.extend(ranges);
         Ok(())
@@ -142,6 +153,116 @@ fn contents_decide() {
     assert!(snapshot(&from) == snapshot(&to));
     assert_eq!(copy_rest(&from, &to, Check::Contents, false).0, 0);
     assert_eq!(names(&folder), ["from", "to"]);
+}
+
+/// A tree of many small files, some of them empty, and a copy of it with other times.
+fn many(folder: &Path, count: usize) -> (PathBuf, PathBuf) {
+    let (from, to) = (folder.join("from"), folder.join("to"));
+    for sub in 0..count.div_ceil(100) {
+        std::fs::create_dir_all(from.join(format!("{sub:02}"))).unwrap();
+    }
+    for at in 0..count {
+        let path = from.join(format!("{:02}/{at:04}", at / 100));
+        std::fs::write(path, bytes(at as u64, at % 7 * 40)).unwrap();
+    }
+    copy(&from, &to);
+    for at in 0..count {
+        set_times(&to.join(format!("{:02}/{at:04}", at / 100)), at as i64, 0);
+    }
+    (from, to)
+}
+
+/// Many small files are a few questions; those that differ are found among them and sent, with nothing else.
+#[test]
+fn small_files_are_asked_for_together() {
+    let (_keep, folder) = folder();
+    let (from, to) = many(&folder, 1000);
+    let (asked, parts) = Asked::of(&from, Keep::default());
+    let sink = TreeSink::update(&to, &parts, &id(1), wish(&asked, Check::Contents, false)).unwrap();
+    assert!(asked.questions() <= 8, "{}", asked.questions());
+    assert_eq!(sink.present().files, 1000);
+    assert_eq!(finish(&asked.source, &sink), 0);
+    assert!(files(&from) == files(&to));
+
+    overwrite(&to.join("03/0303"), 79, b"!");
+    overwrite(&to.join("09/0999"), 0, b"!");
+    let (asked, parts) = Asked::of(&from, Keep::default());
+    let sink = TreeSink::update(&to, &parts, &id(2), wish(&asked, Check::Contents, false)).unwrap();
+    assert!(asked.questions() <= 100, "{}", asked.questions());
+    assert_eq!(finish(&asked.source, &sink), 303 % 7 * 40 + 999 % 7 * 40);
+    assert!(files(&from) == files(&to));
+    // Where all differ all are found.
+    for at in 0..1000 {
+        let path = to.join(format!("{:02}/{at:04}", at / 100));
+        std::fs::write(&path, vec![b'!'; at % 7 * 40]).unwrap();
+    }
+    let all: u64 = (0..1000).map(|at| at % 7 * 40).sum();
+    assert_eq!(copy_rest(&from, &to, Check::Contents, false), (all, all));
+    assert!(files(&from) == files(&to));
+}
+
+/// A long file between small ones is read up to its first difference; of those that are the same beside it all is read.
+#[test]
+fn a_long_file_between_small_ones_is_asked_for_alone() {
+    let (_keep, folder) = folder();
+    let (from, to) = many(&folder, 300);
+    for root in [&from, &to] {
+        let file = std::fs::File::create(root.join("01/0150-long")).unwrap();
+        file.set_len(8 << 30).unwrap();
+    }
+    overwrite(&to.join("01/0150-long"), 3, b"!");
+    let (asked, parts) = Asked::of(&from, Keep::default());
+    let sink = TreeSink::update(&to, &parts, &id(1), wish(&asked, Check::Contents, false)).unwrap();
+    let small: u64 = (0..300).map(|at| at % 7 * 40).sum();
+    // What several threads ask for ahead.
+    assert!(asked.bytes() <= small + (200 << 20), "{}", asked.bytes());
+    let present = sink.present();
+    assert_eq!((present.files, present.unchanged.len_bytes()), (300, small));
+    sink.discard();
+}
+
+/// Files that vanish at either end between the list and the question, or are something else by then, are not the same; those that had
+/// one hash with them are.
+#[test]
+fn files_that_vanish_meanwhile_are_not_the_same() {
+    let (_keep, folder) = folder();
+    let (from, to) = many(&folder, 200);
+    let (asked, parts) = Asked::of(&from, Keep::default());
+    let (gone, changed) = (from.join("00/0010"), from.join("00/0020"));
+    let (replaced, gone_here) = (from.join("00/0030"), to.join("01/0101"));
+    *asked.meanwhile.lock().unwrap() = Some(Box::new(move || {
+        std::fs::remove_file(gone).unwrap();
+        std::fs::write(changed, bytes(20, 20 % 7 * 40)).unwrap();
+        std::fs::remove_file(&replaced).unwrap();
+        std::fs::create_dir(&replaced).unwrap();
+        std::fs::remove_file(gone_here).unwrap();
+    }));
+    let sink = TreeSink::update(&to, &parts, &id(1), wish(&asked, Check::Contents, false)).unwrap();
+    assert_eq!(sink.present().files, 196);
+    let absent = sink.layout().ranges().difference(&sink.present().all());
+    let lens: u64 = [10, 20, 30, 101].iter().map(|at| at % 7 * 40).sum();
+    assert_eq!(absent.len_bytes(), lens);
+    sink.discard();
+}
+
+/// As [`files_that_vanish_meanwhile_are_not_the_same`], of those that may not be read.
+#[test]
+fn files_that_may_not_be_read_are_not_the_same() {
+    let (_keep, folder) = folder();
+    let (from, to) = many(&folder, 100);
+    set_mode(&folder, 0o755);
+    let (asked, parts) = Asked::of(&from, Keep::default());
+    set_mode(&to.join("00/0013"), 0o200);
+    let present = sys::as_nobody(|| {
+        let comparing = Comparing {
+            contents: Some(&asked),
+            metadata: false,
+        };
+        TreeSink::differences(&to, &parts, comparing, &Filter::default())
+    });
+    let changes = present.unwrap().changes;
+    let changes: Vec<_> = changes.iter().map(|one| (one.act, &one.path[..])).collect();
+    assert_eq!(changes, [(Act::Unreadable, &b"00/0013"[..])]);
 }
 
 /// A copy of one file; and what changes while the copy runs is noticed at its end.

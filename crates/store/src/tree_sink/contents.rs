@@ -9,6 +9,7 @@
 //! ```
 //!
 //! Several threads compare, each with a line of its own to the source. While this host hashes a chunk the source hashes the next ones.
+//! Small files that follow each other have one hash: a question for each would cost more than reading them.
 //! A chunk that is taken over is hashed where it is written from: a file that changes meanwhile is no danger. Where the file system
 //! shares blocks between files the whole file is cloned first, and the clone is hashed.
 
@@ -29,18 +30,19 @@ use super::same::{Check, Same};
 use super::{Tree, TreeSink};
 use crate::error::{Operation, StoreError};
 use crate::manifest::Entry;
-use crate::open_files::{OpenFiles, lock};
+use crate::open_files::{ADVISED_MIN, OpenFiles, lock};
 use crate::staging::Target as _;
 use crate::{holes, parallel, sys};
 
 /// Threads that compare at the same time, at most: each has a connection, and a chunk in memory at both ends.
 const THREADS_MAX: usize = 8;
 
-/// Chunks, and bytes, that a thread has asked for and not compared yet: small files over a long path, and work for a disk.
-const AHEAD_CHUNKS: usize = 1024;
+/// Files, and bytes, that a thread has asked for and not compared yet: small files over a long path, and work for a disk. Chunks of one
+/// file count one by one.
+const AHEAD_FILES: usize = 2048;
 const AHEAD_BYTES: u64 = 16 << 20;
 
-/// Chunks that a thread takes at once: more would leave the others without, of few files.
+/// Files that a thread takes at once, but at least one chunk: more would leave the others without, of few files.
 const TAKEN_MAX: usize = 32;
 
 /// Of smaller files no chunks are taken over: they are sent in less time than two hosts need to look at them.
@@ -54,13 +56,19 @@ pub trait Contents: fmt::Debug + Sync {
     /// In words, where there is none, or no further one.
     fn open(&self) -> Result<Box<dyn Hashes + '_>, String>;
 
+    /// Whether one source has all these bytes of the data space, so that they can have one hash.
+    fn is_of_one(&self, _range: Range) -> bool {
+        true
+    }
+
     /// So many bytes of so many are compared.
     fn note(&self, _done: u64, _total: u64) {}
 }
 
 /// One line to the source.
 pub trait Hashes {
-    /// Asks for the BLAKE3 of each of these ranges of the data space, of at most [`CHUNK_LEN`] bytes each; does not wait.
+    /// Asks for the BLAKE3 of each of these ranges of the data space, of at most [`CHUNK_LEN`] bytes each; does not wait. A range may
+    /// have the bytes of several files.
     ///
     /// # Errors
     /// In words, where the source does not answer any more.
@@ -140,7 +148,7 @@ impl Hashes for (&Remembered<'_>, VecDeque<u64>) {
     }
 }
 
-/// What is done with a chunk that is the same: its bytes, and their hash.
+/// What is done with a chunk of a file that is the same: its bytes, and their hash.
 type Visit<'a> = &'a (dyn Fn(&Chunk, &[u8], [u8; 32]) -> Result<(), StoreError> + Sync);
 
 /// Files that are compared by several threads.
@@ -211,12 +219,14 @@ impl Compare<'_> {
             buffer: vec![0; CHUNK_LEN as usize],
         };
         let mut asked: VecDeque<Chunk> = VecDeque::new();
-        let mut bytes = 0;
+        let (mut files, mut bytes) = (0, 0);
+        let is_of_one = |range| self.contents.is_of_one(range);
         while !self.has_failed.load(Ordering::Relaxed) {
-            if asked.len() < AHEAD_CHUNKS && bytes < AHEAD_BYTES {
-                let next = lock(&self.left).next(TAKEN_MAX, AHEAD_BYTES - bytes);
+            if files < AHEAD_FILES && bytes < AHEAD_BYTES {
+                let next = lock(&self.left).next(TAKEN_MAX, AHEAD_BYTES - bytes, is_of_one);
                 let ranges: Vec<Range> = next.iter().map(|chunk| chunk.space).collect();
                 bytes += ranges.iter().map(|range| range.len()).sum::<u64>();
+                files += next.iter().map(Chunk::files).sum::<usize>();
                 if !ranges.is_empty() {
                     hashes.ask(&ranges).map_err(failed)?;
                 }
@@ -225,15 +235,14 @@ impl Compare<'_> {
             let Some(chunk) = asked.pop_front() else {
                 break;
             };
-            bytes -= chunk.range.len();
-            let is_decided = lock(&self.left).is_decided(&chunk);
-            let own = match is_decided {
-                true => None,
-                false => here.read(&chunk),
-            };
+            (files, bytes) = (files - chunk.files(), bytes - chunk.space.len());
+            let pieces = lock(&self.left).pieces(&chunk);
+            let own = here.read(&pieces);
             let theirs = hashes.answer().map_err(failed)?;
             let same = own.zip(theirs).filter(|((_, own), theirs)| own == theirs);
-            if let Some(((read, hash), _)) = same {
+            if let Some(((read, hash), _)) = same
+                && chunk.files() == 1
+            {
                 (self.visit)(&chunk, read, hash)?;
             }
             let is_same = same.is_some();
@@ -255,17 +264,22 @@ struct Here<'a> {
 }
 
 impl Here<'_> {
-    /// The bytes of a chunk, and their hash; `None` where they cannot be read.
-    fn read(&mut self, chunk: &Chunk) -> Option<(&[u8], [u8; 32])> {
-        let object = chunk.object;
-        if self.file.as_ref().is_none_or(|(known, _)| *known != object) {
-            self.file = Some((object, (self.open)(object)));
+    /// The bytes of a chunk, and their hash; `None` where they cannot be read, or there are none.
+    ///
+    /// * `pieces`: of files.
+    fn read(&mut self, pieces: &[(u32, Range)]) -> Option<(&[u8], [u8; 32])> {
+        let mut len = 0;
+        for (object, range) in pieces {
+            if self.file.as_ref().is_none_or(|(known, _)| known != object) {
+                self.file = Some((*object, (self.open)(*object)));
+            }
+            let (_, file) = self.file.as_ref()?;
+            let end = len + range.len() as usize;
+            let bytes = self.buffer.get_mut(len..end)?;
+            file.as_ref()?.read_exact_at(bytes, range.start).ok()?;
+            len = end;
         }
-        let (_, file) = self.file.as_ref()?;
-        let bytes = self.buffer.get_mut(..chunk.range.len() as usize)?;
-        file.as_ref()?
-            .read_exact_at(bytes, chunk.range.start)
-            .ok()?;
+        let bytes = self.buffer.get(..len).filter(|bytes| !bytes.is_empty())?;
         let hash = *blake3::hash(bytes).as_bytes();
         Some((bytes, hash))
     }
@@ -385,8 +399,10 @@ impl Tree {
         if !is_file || Identity::of(&stat) != found.identity {
             return None;
         }
-        // Only advice.
-        let _ = rustix::fs::fadvise(&opened, 0, None, Advice::Sequential);
+        if entry.len() > ADVISED_MIN {
+            // Only advice.
+            let _ = rustix::fs::fadvise(&opened, 0, None, Advice::Sequential);
+        }
         Some(File::from(opened))
     }
 }
