@@ -107,6 +107,11 @@ impl FileSystem {
         kernel >= SYNC_TELLS_SINCE && SYNC_WHOLE.contains(&self)
     }
 
+    /// Whether owner and mode of a file say what this process may do with it: no server has rules of its own.
+    pub(crate) fn is_local(self) -> bool {
+        SYNC_WHOLE.contains(&self)
+    }
+
     /// Whether sizes of files say nothing of their contents.
     pub(crate) fn makes_contents(self) -> bool {
         MADE_WHEN_READ.contains(&self)

@@ -34,7 +34,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock};
 
 use ropewalk_model::{CHUNK_LEN, Layout, RangeSet};
-use rustix::fs::{FileType, Mode, OFlags};
+use rustix::fs::{FileType, Mode, OFlags, Uid};
 use rustix::io::Errno;
 
 use crate::endings::await_endings;
@@ -60,6 +60,7 @@ mod early;
 mod extra;
 mod kept;
 mod links;
+mod objects;
 mod parts;
 mod preview;
 mod resume;
@@ -69,8 +70,9 @@ mod standing;
 use adopt::Leftover;
 pub use contents::{Contents, Hashes};
 pub use differences::Comparing;
+use objects::Objects;
 pub use parts::Part;
-use parts::merge;
+use parts::{Entries, merge};
 pub use preview::{Act, Preview, Previewed};
 pub use ropewalk_model::journal::{Adopt, KEPT_MIN, KEPT_MIN_FAILED};
 use same::Compares;
@@ -86,8 +88,10 @@ pub struct TreeSink {
 
 #[derive(Debug)]
 struct Tree {
+    /// Of this process.
+    user: Uid,
     /// Of all parts, sorted by path; a folder that several have is there once, as the first has it.
-    entries: Vec<Entry>,
+    entries: Entries,
     dest: PathBuf,
     /// The folder that holds DEST, and DEST's name there.
     parent: OwnedFd,
@@ -111,9 +115,9 @@ struct Tree {
     /// Files that lack bytes: the commit leaves them out.
     omitted: OnceLock<HashSet<u32>>,
     /// Files and links that DEST had at the start and that stay as they are.
-    unchanged: HashSet<u32>,
+    unchanged: Objects,
     /// Those of them that are not the same as in the source, and stay all the same.
-    passed: HashSet<u32>,
+    passed: Objects,
     stays: Stays,
     compares: Compares,
     /// Files of DEST whose contents are those of the source, and what they were then.
@@ -364,6 +368,7 @@ impl Tree {
                 .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
         };
         let tree = Self {
+            user: rustix::process::geteuid(),
             names: links::names(&entries),
             links: Mutex::default(),
             id: id.to_owned(),
@@ -383,8 +388,8 @@ impl Tree {
             stood: Mutex::default(),
             landed: Mutex::default(),
             omitted: OnceLock::new(),
-            unchanged: HashSet::new(),
-            passed: HashSet::new(),
+            unchanged: Objects::default(),
+            passed: Objects::default(),
             stays: Stays::default(),
             compares: Compares::default(),
             compared: HashMap::new(),

@@ -13,6 +13,9 @@ impl Manifest {
     /// Directories may be in several parts; anything else in one. Cost O(entries of all).
     #[must_use]
     pub fn conflict(parts: &[&Self]) -> Option<(Vec<u8>, usize, usize)> {
+        if parts.len() < 2 {
+            return None;
+        }
         let mut holders: HashMap<&[u8], (usize, bool)> = HashMap::new();
         let mut found: Option<(&[u8], usize, usize)> = None;
         for (part, manifest) in parts.iter().enumerate() {

@@ -49,8 +49,8 @@ impl Scan {
     /// was put there since, and would lead to an unchecked place.
     ///
     /// Below the root links are recorded, never followed, also when a directory is swapped for a
-    /// link meanwhile. Several threads read a large tree. Cost: an `lstat` and a question for the right to read an entry,
-    /// and an attempt to read each empty file.
+    /// link meanwhile. Several threads read a large tree. Cost: an `lstat` an entry, a question for the right to read
+    /// a file of another user, and an attempt to read each empty file.
     ///
     /// # Errors
     /// [`StoreError::SymbolicLink`] for a link on the way to the root, [`StoreError::Unreadable`] for a root that may not be
@@ -88,7 +88,7 @@ impl Scan {
         if walk.begin()? == EntryKind::Directory {
             walk.below(Vec::new())?;
         }
-        walk.found.sort_unstable_by(|a, b| a.0.path.cmp(&b.0.path));
+        walk.sort();
         walk.end()
     }
 }
@@ -106,6 +106,8 @@ impl Manifest {
 pub(super) struct Walk<'a> {
     root: &'a Path,
     pub(super) dir: BorrowedFd<'a>,
+    /// Of this process: it may read what is its own, if the mode says so.
+    user: u32,
     /// The file system met last, by its device.
     system: Option<(u64, FileSystem)>,
     pub(super) found: Vec<(Entry, Version)>,
@@ -163,6 +165,7 @@ impl<'a> Walk<'a> {
         Self {
             root,
             dir,
+            user: rustix::process::geteuid().as_raw(),
             system: None,
             found: Vec::new(),
             skipped: 0,
@@ -183,6 +186,11 @@ impl<'a> Walk<'a> {
         self.root(&stat)?;
         let root = self.found.first();
         Ok(root.map_or(EntryKind::Directory, |(root, _)| root.kind.clone()))
+    }
+
+    /// Brings what was found into the order of a manifest. Parts of the walk that are in order are merged.
+    pub(super) fn sort(&mut self) {
+        self.found.sort_by(|a, b| a.0.path.cmp(&b.0.path));
     }
 
     /// The scan, of entries in their order.
@@ -374,10 +382,17 @@ impl<'a> Walk<'a> {
             if system.is_some_and(FileSystem::makes_contents) {
                 return Err(self.no_size(&entry));
             }
-            let access =
-                rustix::fs::accessat(named.folder, named.name, Access::READ_OK, AtFlags::empty());
             // An empty file needs no reading.
-            if access == Err(Errno::ACCESS) && (len > 0 || entry.path.is_empty()) {
+            let is_read = len > 0 || entry.path.is_empty();
+            let is_own = stat.st_uid == self.user && stat.st_mode & 0o400 != 0;
+            let may_read = || {
+                let asked = Access::READ_OK;
+                rustix::fs::accessat(named.folder, named.name, asked, AtFlags::empty())
+            };
+            if is_read
+                && !(is_own && system.is_some_and(FileSystem::is_local))
+                && may_read() == Err(Errno::ACCESS)
+            {
                 self.leave_out(Operation::Read, &entry.path, Errno::ACCESS)?;
             }
             if len == 0 && named.gives_bytes() {

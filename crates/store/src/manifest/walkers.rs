@@ -121,7 +121,11 @@ impl Walk<'_> {
             let mut threads = Vec::new();
             for mut part in parts {
                 let left = &left;
-                let help = move || part.help(left).map(|()| part);
+                let help = move || {
+                    part.help(left)?;
+                    part.sort();
+                    Ok::<_, StoreError>(part)
+                };
                 let named = thread::Builder::new().name("walk".into());
                 match named.spawn_scoped(scope, help) {
                     Ok(thread) => threads.push(thread),
@@ -164,10 +168,14 @@ impl Walk<'_> {
                 };
                 if names.len() > NAMES_MAX {
                     let opened = Arc::new(opened);
-                    let pieces = names.chunks(NAMES_MAX).map(|names| Work::Names {
-                        opened: Arc::clone(&opened),
-                        path: path.clone(),
-                        names: names.to_vec(),
+                    let mut names = names.into_iter().peekable();
+                    let pieces = std::iter::from_fn(|| {
+                        names.peek()?;
+                        Some(Work::Names {
+                            opened: Arc::clone(&opened),
+                            path: path.clone(),
+                            names: names.by_ref().take(NAMES_MAX).collect(),
+                        })
                     });
                     return Ok(pieces.collect());
                 }

@@ -117,7 +117,7 @@ impl Tree {
             };
             let entry = &self.entries[object];
             let is_wanted = matches!(entry.kind, EntryKind::File { .. })
-                && !self.unchanged.contains(&(object as u32));
+                && !self.unchanged.contains(object as u32);
             let safe = file.adoptable(entry.version(), adopt);
             if !is_wanted || safe.is_empty() {
                 continue;

@@ -122,10 +122,10 @@ impl Sink for TreeSink {
         let mut omitted: HashSet<u32> = pieces.iter().filter(lacks).map(|p| p.object).collect();
         tree.add_names(&mut omitted);
         let is_whole = |(object, entry): (u32, &Entry)| {
-            let is_new = !omitted.contains(&object) && !tree.unchanged.contains(&object);
+            let is_new = !omitted.contains(&object) && !tree.unchanged.contains(object);
             commit::is_name_of_file(entry) && is_new
         };
-        let is_any_whole = (0..).zip(&tree.entries).any(is_whole);
+        let is_any_whole = (0..).zip(tree.entries.iter()).any(is_whole);
         if tree.root.is_none() || !is_any_whole {
             drop(ended);
             self.set_aside();

@@ -62,14 +62,21 @@ impl Tree {
         let mut moved = dest.as_ref().map(|dest| Folders::new(dest.as_fd()));
         let is_update = !self.unchanged.is_empty();
         let named = self.named_early();
+        let mut is_any_new = dest.is_none();
         for (object, entry) in self.kept().skip(1) {
             let is_folder = entry.kind == EntryKind::Directory;
-            let needs_none = is_update && is_folder && same.has(object);
-            if !needs_none && !named.contains(&object) {
+            if is_update && is_folder && same.has(object) {
+                continue;
+            }
+            is_any_new = true;
+            if !named.contains(&object) {
                 self.complete(&mut folders, moved.as_mut(), entry, object)?;
             }
         }
-        self.sync_all(root, true)?;
+        // Where all was there already nothing of this transfer has to be made safe, but modes and times, which are by themselves.
+        if is_any_new {
+            self.sync_all(root, true)?;
+        }
         let lost = match &dest {
             None => {
                 let lost = self.set_folders(root.as_fd())?;
@@ -91,7 +98,9 @@ impl Tree {
                 self.remove_stage();
                 let is_set = self.set_modes_of_unchanged(same);
                 let lost = self.set_folders(dest.as_fd())?;
-                self.sync_all(dest, false)?;
+                if is_any_new {
+                    self.sync_all(dest, false)?;
+                }
                 is_set?;
                 lost
             }
@@ -142,14 +151,14 @@ impl Tree {
         let omitted = self.omitted.get();
         let is_named = move |object: &u32| omitted.is_none_or(|all| !all.contains(object));
         (0..)
-            .zip(&self.entries)
+            .zip(self.entries.iter())
             .filter(move |(object, _)| is_named(object))
     }
 
     /// Of these, the ones that the commit puts there.
     pub(super) fn kept(&self) -> impl Iterator<Item = (u32, &Entry)> {
         self.named()
-            .filter(|(object, _)| !self.unchanged.contains(object))
+            .filter(|(object, _)| !self.unchanged.contains(*object))
     }
 
     fn count_all_as_added(&self) {

@@ -420,7 +420,7 @@ impl TreeSink {
     ) -> Result<(), StoreError> {
         let tree = &self.staging.target;
         let mut candidates = tree.candidates(&self.staging.layout, &same.found);
-        candidates.retain(|file| !tree.unchanged.contains(&file.object));
+        candidates.retain(|file| !tree.unchanged.contains(file.object));
         candidates.retain(|file| file.aim == Aim::Chunks);
         if candidates.is_empty() {
             return Ok(());

@@ -254,7 +254,7 @@ impl Tree {
         let pieces = layout.pieces().iter();
         let same = pieces.filter(|piece| is_same(piece.object));
         let files = (0..)
-            .zip(&self.entries)
+            .zip(self.entries.iter())
             .filter(|(object, entry)| super::commit::is_name_of_file(entry) && is_same(*object));
         Present {
             unchanged: RangeSet::from_ranges(same.map(|piece| piece.range)),

@@ -63,7 +63,7 @@ impl Tree {
         if !self.early.is_wished {
             return;
         }
-        let folders = (0..).zip(&self.entries);
+        let folders = (0..).zip(self.entries.iter());
         let folders = folders
             .filter(|(object, entry)| entry.kind == EntryKind::Directory && same.has(*object));
         let mut standing: HashSet<&[u8]> =
@@ -73,7 +73,7 @@ impl Tree {
             let entry = &self.entries[piece.object as usize];
             let is_whole = piece.object_offset == 0 && piece.range.len() == entry.len();
             is_whole
-                && !self.unchanged.contains(&piece.object)
+                && !self.unchanged.contains(piece.object)
                 && !self.names.contains_key(&piece.object)
                 && parent_of(&entry.path).is_some_and(|parent| standing.contains(parent))
         };
@@ -94,9 +94,9 @@ impl Tree {
 
     /// Bytes of the journal of this copy, if all is recorded in it.
     pub(super) fn records_len(&self) -> u64 {
-        let entries = (0..).zip(&self.entries);
-        let written =
-            entries.filter(|(object, entry)| !entry.is_empty() && !self.unchanged.contains(object));
+        let entries = (0..).zip(self.entries.iter());
+        let written = entries
+            .filter(|(object, entry)| !entry.is_empty() && !self.unchanged.contains(*object));
         let lens = written.map(|(_, entry)| records_len(entry.path.len(), entry.len()));
         lens.fold(0, u64::saturating_add)
     }
@@ -105,7 +105,7 @@ impl Tree {
     pub(super) fn space_needed(&self, layout: &Layout) -> u64 {
         let adopted = lock(&self.progress).adopted.clone();
         let pieces = layout.pieces().iter();
-        let pieces = pieces.filter(|piece| !self.unchanged.contains(&piece.object));
+        let pieces = pieces.filter(|piece| !self.unchanged.contains(piece.object));
         space_needed(pieces.map(|piece| {
             let is_early = self.early.files.contains(&piece.object);
             let freed = self.early.freed.get(&piece.object).filter(|_| is_early);

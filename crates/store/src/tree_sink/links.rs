@@ -210,7 +210,7 @@ impl Tree {
     fn open_first(&self, first: u32, flags: OFlags) -> Result<(OwnedFd, Stat), StoreError> {
         let entry = &self.entries[first as usize];
         let (folder, path) = self.place(entry);
-        let staged = match self.unchanged.contains(&first) {
+        let staged = match self.unchanged.contains(first) {
             true => Err(Errno::NOENT),
             false => sys::open_beneath(folder, path, flags, Mode::empty()),
         };

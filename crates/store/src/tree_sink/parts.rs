@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
+use std::ops::Deref;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -34,8 +35,26 @@ impl Part {
     }
 }
 
+/// The entries of a copy: of one part they are that part's own list, which may be long.
+#[derive(Debug)]
+pub(super) enum Entries {
+    Of(Arc<Manifest>),
+    Merged(Vec<Entry>),
+}
+
+impl Deref for Entries {
+    type Target = [Entry];
+
+    fn deref(&self) -> &[Entry] {
+        match self {
+            Self::Of(manifest) => &manifest.entries,
+            Self::Merged(entries) => entries,
+        }
+    }
+}
+
 /// One sorted list of entries, and where the bytes of each lie.
-pub(super) fn merge(parts: &[Part]) -> Result<(Vec<Entry>, Layout), StoreError> {
+pub(super) fn merge(parts: &[Part]) -> Result<(Entries, Layout), StoreError> {
     let manifests: Vec<&Manifest> = parts.iter().map(|part| &*part.manifest).collect();
     for manifest in &manifests {
         let refused = |reason| StoreError::Manifest {
@@ -55,7 +74,7 @@ pub(super) fn merge(parts: &[Part]) -> Result<(Vec<Entry>, Layout), StoreError> 
         && part.left_out.is_empty()
     {
         let layout = part.manifest.layout(part.base)?;
-        return Ok((part.manifest.entries.clone(), layout));
+        return Ok((Entries::Of(part.manifest.clone()), layout));
     }
     let mut entries: Vec<Entry> = Vec::new();
     let mut placed = Vec::new();
@@ -100,5 +119,5 @@ pub(super) fn merge(parts: &[Part]) -> Result<(Vec<Entry>, Layout), StoreError> 
             }
         }
     }
-    Ok((entries, Layout::new(pieces)?))
+    Ok((Entries::Merged(entries), Layout::new(pieces)?))
 }

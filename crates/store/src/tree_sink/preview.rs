@@ -124,10 +124,8 @@ impl TreeSink {
     /// [`StoreError::Conflict`] when parts hold the same path.
     pub fn preview_of_all(parts: &[Part]) -> Result<Preview, StoreError> {
         let (entries, _) = merge(parts)?;
-        let all = entries
-            .into_iter()
-            .filter(|entry| entry.mode != MODE_OF_NONE);
-        let changes = all.map(|entry| previewed(entry.path, &entry.kind));
+        let all = entries.iter().filter(|entry| entry.mode != MODE_OF_NONE);
+        let changes = all.map(|entry| previewed(entry.path.clone(), &entry.kind));
         Ok(Preview {
             changes: changes.collect(),
             present: Present::default(),
@@ -154,7 +152,7 @@ impl Tree {
             let is_folder_there = is_root_there && path.is_empty() && !self.is_single();
             !(is_folder_there || same.has(object) || same.has_passed(object))
         };
-        let entries = (0..).zip(&self.entries);
+        let entries = (0..).zip(self.entries.iter());
         let due =
             entries.filter(|(object, entry)| !entry.is_of_none() && is_due(*object, &entry.path));
         due.map(|(_, entry)| previewed(entry.path.clone(), &entry.kind))

@@ -13,7 +13,8 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
-use std::os::fd::{AsFd as _, BorrowedFd};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use ropewalk_model::journal::Adopt;
@@ -24,12 +25,15 @@ use rustix::io::Errno;
 use super::commit::is_name_of_file;
 use super::contents::{Contents, Found, Identity, Known};
 use super::links::Named;
-use super::standing::mode_of;
+use super::objects::Objects;
+use super::standing::{mode_of, times};
 use super::{Tree, replaceable};
 use crate::error::{Operation, StoreError};
+use crate::file_systems::FileSystem;
 use crate::folders::Folders;
 use crate::manifest::{Entry, EntryKind, Kept, parent_of};
 use crate::open_files::lock;
+use crate::staging::SYNC_EACH_MAX;
 use crate::{parallel, sys};
 
 /// Which files and links of DEST stay though they are not those of the source: rsync's `--update` and `--ignore-existing`.
@@ -108,13 +112,13 @@ pub(super) struct Compares {
 /// the same.
 #[derive(Debug, Default)]
 pub(super) struct Same {
-    entries: HashSet<u32>,
+    entries: Objects,
     /// Files among them that may have another mode, owner or other attributes.
-    differing: HashSet<u32>,
+    differing: Objects,
     /// Where other nodes may be surer of a file, and where files got their names early: those of the size and time of the source.
-    alike: HashSet<u32>,
+    alike: Objects,
     /// Files and links that stay whatever they are.
-    passed: HashSet<u32>,
+    passed: Objects,
     /// Bytes that are free when a file is replaced.
     freed: HashMap<u32, u64>,
     /// Where contents are compared: files that have the names of files.
@@ -125,11 +129,11 @@ pub(super) struct Same {
 
 impl Same {
     pub fn has(&self, object: u32) -> bool {
-        self.entries.contains(&object)
+        self.entries.contains(object)
     }
 
     pub fn is_alike(&self, object: u32) -> bool {
-        self.alike.contains(&object)
+        self.alike.contains(object)
     }
 
     pub fn take_freed(&mut self) -> HashMap<u32, u64> {
@@ -137,13 +141,13 @@ impl Same {
     }
 
     pub fn has_passed(&self, object: u32) -> bool {
-        self.passed.contains(&object)
+        self.passed.contains(object)
     }
 
     /// Takes for different what is no folder.
     pub fn forget_files(&mut self, entries: &[Entry]) {
         self.entries
-            .retain(|object| !is_name_of_file(&entries[*object as usize]));
+            .retain(|object| !is_name_of_file(&entries[object as usize]));
         self.differing.clear();
     }
 
@@ -160,8 +164,8 @@ impl Same {
     }
 
     pub fn remove(&mut self, object: u32) {
-        self.entries.remove(&object);
-        self.differing.remove(&object);
+        self.entries.remove(object);
+        self.differing.remove(object);
         if let Some(found) = self.found.get_mut(&object) {
             found.may_stay = false;
         }
@@ -263,9 +267,8 @@ impl Tree {
             lock(&looks).insert(start, looked);
             Ok(())
         })?;
-        let mut files = HashMap::with_capacity(all);
+        let mut files = Vec::with_capacity(all);
         let mut places = HashMap::new();
-        same.entries.reserve(all);
         for looked in looks
             .into_inner()
             .unwrap_or_else(PoisonError::into_inner)
@@ -278,11 +281,10 @@ impl Tree {
             same.passed.extend(looked.passed);
             same.freed.extend(looked.freed);
             same.found.extend(looked.found);
-            for file in looked.files {
-                self.check_names(file, &mut files, &mut same)?;
-            }
+            files.extend(looked.files);
             places.extend(looked.places);
         }
+        self.check_names(files, &mut same)?;
         Ok((same, places))
     }
 
@@ -342,7 +344,8 @@ impl Tree {
                     wanted: entry.kind.in_words(),
                 });
             }
-            if !passes && self.is_same(&stat, object, folder, name) {
+            let is_same = !passes && self.is_same(&stat, object, folder, name);
+            if is_same {
                 looked.same.push(object);
                 if self.may_differ(&stat, entry) {
                     looked.differing.push(object);
@@ -355,7 +358,8 @@ impl Tree {
             if is_alike {
                 looked.alike.push(object);
             }
-            if is_early && kind == FileType::RegularFile && stat.st_nlink == 1 {
+            // One that stays frees nothing.
+            if is_early && !is_same && kind == FileType::RegularFile && stat.st_nlink == 1 {
                 let bytes = (stat.st_blocks as u64).saturating_mul(512);
                 looked.freed.push((object, bytes));
             }
@@ -374,29 +378,31 @@ impl Tree {
     }
 
     /// Two entries that find one file are names that the file system takes for the same, or hard links: neither stays as it is then.
-    fn check_names(
-        &self,
-        found: File,
-        files: &mut HashMap<(u64, u64), u32>,
-        same: &mut Same,
-    ) -> Result<(), StoreError> {
-        let object = found.object;
-        let Some(other) = files.insert(found.inode, object) else {
-            return Ok(());
-        };
-        let file = self.first_of(object);
-        if !found.is_alone && file.is_some() && file == self.first_of(other) {
-            return Ok(());
+    fn check_names(&self, mut files: Vec<File>, same: &mut Same) -> Result<(), StoreError> {
+        files.sort_unstable_by_key(|file| (file.inode, file.object));
+        let mut twice: Vec<(&File, u32)> = files
+            .windows(2)
+            .filter(|pair| pair[0].inode == pair[1].inode)
+            .map(|pair| (&pair[1], pair[0].object))
+            .collect();
+        // The first is named.
+        twice.sort_unstable_by_key(|(found, _)| found.object);
+        for (found, other) in twice {
+            let object = found.object;
+            let file = self.first_of(object);
+            if !found.is_alone && file.is_some() && file == self.first_of(other) {
+                continue;
+            }
+            if found.is_alone {
+                let path = |object: u32| self.final_path(&self.entries[object as usize]);
+                return Err(StoreError::SameFile {
+                    path: path(object),
+                    other: path(other),
+                });
+            }
+            same.remove(object);
+            same.remove(other);
         }
-        if found.is_alone {
-            let path = |object: u32| self.final_path(&self.entries[object as usize]);
-            return Err(StoreError::SameFile {
-                path: path(object),
-                other: path(other),
-            });
-        }
-        same.remove(object);
-        same.remove(other);
         Ok(())
     }
 
@@ -447,12 +453,12 @@ impl Tree {
 
     /// Leaves what was found the same as it is.
     pub(super) fn keep(&mut self, same: &Same) {
-        let numbers = same.entries.iter().copied();
         let entries = &self.entries;
+        let numbers = same.entries.iter();
         self.unchanged = numbers
             .filter(|object| is_name_of_file(&entries[*object as usize]))
             .collect();
-        self.unchanged.extend(&same.passed);
+        self.unchanged.extend(same.passed.iter());
         self.passed.clone_from(&same.passed);
     }
 
@@ -467,14 +473,14 @@ impl Tree {
             self.keep(same);
             let entries = &self.entries;
             self.unchanged
-                .retain(|object| entries[*object as usize].is_empty());
+                .retain(|object| entries[object as usize].is_empty());
         }
         let pieces = layout.pieces().iter();
         let known = pieces.filter(|piece| unchanged.contains_range(piece.range));
         self.unchanged.extend(known.map(|piece| piece.object));
         // That node has compared them; this one looks at the end whether they are what it sees now.
         let told = same.found.iter().filter(|(_, found)| found.may_stay);
-        let told = told.filter(|(object, _)| self.unchanged.contains(object));
+        let told = told.filter(|(object, _)| self.unchanged.contains(**object));
         self.compared = told
             .map(|(object, found)| (*object, found.identity))
             .collect();
@@ -482,43 +488,42 @@ impl Tree {
         let lost: Vec<u32> = self
             .names
             .iter()
-            .filter(|(file, _)| !self.unchanged.contains(file))
+            .filter(|(file, _)| !self.unchanged.contains(**file))
             .flat_map(|(_, names)| names.clone())
             .collect();
         for object in lost {
-            self.unchanged.remove(&object);
+            self.unchanged.remove(object);
         }
-        let passed = same.passed.intersection(&self.unchanged);
-        self.passed = passed.copied().collect();
+        self.passed = same.passed.intersection(&self.unchanged);
     }
 
     /// Whether a file that was to stay as it is still is the same. Another node may have been surer of it than this one.
     fn stays(&self, object: u32, same: &Same) -> bool {
         same.has(object)
             || same.has_passed(object)
-            || (self.was_told && same.alike.contains(&object))
+            || (self.was_told && same.alike.contains(object))
     }
 
     /// The bytes of the files that stay as they are.
     pub(super) fn unchanged_bytes(&self, layout: &Layout) -> RangeSet {
         let pieces = layout.pieces().iter();
-        let present = pieces.filter(|piece| self.unchanged.contains(&piece.object));
+        let present = pieces.filter(|piece| self.unchanged.contains(piece.object));
         RangeSet::from_ranges(present.map(|piece| piece.range))
     }
 
     /// How many files and links have stayed: those that still are the same, and others.
     pub(super) fn stayed(&self, same: &Same) -> (u64, u64) {
         let stayed = self.unchanged.iter();
-        let stayed = stayed.filter(|object| self.stays(**object, same));
+        let stayed = stayed.filter(|object| self.stays(*object, same));
         let (passed, unchanged): (Vec<u32>, Vec<u32>) =
-            stayed.copied().partition(|object| same.has_passed(*object));
+            stayed.partition(|object| same.has_passed(*object));
         (unchanged.len() as u64, passed.len() as u64)
     }
 
     /// The bytes in the source of files that stay though they are not the same, and how many files and links these are.
     pub(super) fn passed(&self, layout: &Layout) -> (u64, u64) {
         let pieces = layout.pieces().iter();
-        let passed = pieces.filter(|piece| self.passed.contains(&piece.object));
+        let passed = pieces.filter(|piece| self.passed.contains(piece.object));
         let bytes = passed.map(|piece| piece.range.len()).sum();
         (bytes, self.passed.len() as u64)
     }
@@ -542,12 +547,11 @@ impl Tree {
     ///
     /// * `same`: what is the same now.
     pub(super) fn check_unchanged(&self, same: &Same) -> Result<(), StoreError> {
-        let unchanged = self.unchanged.iter();
-        let changed = unchanged.filter(|object| !self.stays(**object, same));
-        match changed.min() {
+        let mut unchanged = self.unchanged.iter();
+        match unchanged.find(|object| !self.stays(*object, same)) {
             None => Ok(()),
             Some(object) => Err(StoreError::ChangedAtDestination {
-                path: self.final_path(&self.entries[*object as usize]),
+                path: self.final_path(&self.entries[object as usize]),
             }),
         }
     }
@@ -558,21 +562,33 @@ impl Tree {
     /// * `same`: what was the same shortly before.
     pub(super) fn set_modes_of_unchanged(&self, same: &Same) -> Result<(), StoreError> {
         let differing = self.unchanged.intersection(&same.differing);
-        let mut unchanged: Vec<u32> = differing.copied().collect();
+        // Sorted by path, as the entries are.
+        let unchanged: Vec<u32> = differing.iter().collect();
         let Some(first) = unchanged.first() else {
             return Ok(());
         };
         if self.root.is_none() {
-            return self.set_where_different(self.parent.as_fd(), &self.name, *first);
+            let set = self.set_where_different(self.parent.as_fd(), &self.name, *first, true);
+            return set.map(|_| ());
         }
-        // Sorted by path, as the entries are.
-        unchanged.sort_unstable();
         let dest = self.open_dest()?;
-        let mut folders = Folders::new(dest.as_fd());
-        for object in unchanged {
-            if let Ok((folder, name)) = folders.parent(&self.entry(object).path) {
-                self.set_where_different(folder, name, object)?;
+        let whole = FileSystem::of(&dest).is_some_and(FileSystem::syncs_whole);
+        let syncs_each = unchanged.len() <= SYNC_EACH_MAX || !whole;
+        let is_any_set = AtomicBool::new(false);
+        let chunks: Vec<&[u32]> = unchanged.chunks(LOOKED_AT).collect();
+        parallel::for_each(&chunks, |chunk| {
+            let mut folders = Folders::new(dest.as_fd());
+            for object in *chunk {
+                if let Ok((folder, name)) = folders.parent(&self.entry(*object).path)
+                    && self.set_where_different(folder, name, *object, syncs_each)?
+                {
+                    is_any_set.store(true, Ordering::Relaxed);
+                }
             }
+            Ok(())
+        })?;
+        if !syncs_each && is_any_set.into_inner() {
+            let _ = rustix::fs::syncfs(&dest);
         }
         Ok(())
     }
@@ -581,42 +597,65 @@ impl Tree {
         &self.entries[object as usize]
     }
 
+    /// Whether something was set.
+    ///
+    /// * `syncs`: it is made safe at once.
     fn set_where_different(
         &self,
         folder: BorrowedFd<'_>,
         name: &[u8],
         object: u32,
-    ) -> Result<(), StoreError> {
+        syncs: bool,
+    ) -> Result<bool, StoreError> {
         let entry = self.entry(object);
         let is_due = |stat: &Stat| {
             let is_kept = is_file(stat, entry) && self.is_kept(stat, object, folder, name);
             self.is_same(stat, object, folder, name) && !is_kept
         };
-        if !sys::stat_entry(folder, name).is_ok_and(|stat| is_due(&stat)) {
-            return Ok(());
+        // Of most files with owners and attributes nothing is to be set; of the others it was seen that something is.
+        let is_plain = entry.kept == Kept::default();
+        if !is_plain && !sys::stat_entry(folder, name).is_ok_and(|stat| is_due(&stat)) {
+            return Ok(false);
         }
         let failed =
             |errno| StoreError::from_errno(Operation::SetMetadata, self.final_path(entry), errno);
         let flags = OFlags::RDONLY | OFlags::NONBLOCK;
-        let file = sys::open_beneath(folder, name, flags, Mode::empty())
+        let opened = sys::open_beneath(folder, name, flags, Mode::empty());
+        let is_readable = opened.is_ok();
+        let opened = match opened {
             // Not ours to read.
-            .or_else(|_| sys::open_beneath(folder, name, OFlags::PATH, Mode::empty()))
-            .map_err(failed)?;
-        let stat = rustix::fs::fstat(&file).map_err(failed)?;
-        if is_due(&stat) {
-            match entry.kept == Kept::default() && is_file(&stat, entry) {
-                true => sys::set_mode(file.as_fd(), mode_of(entry)).map_err(failed)?,
-                false => self.set_metadata(folder, name, entry, object)?,
+            Err(errno) if errno != Errno::NOENT => {
+                sys::open_beneath(folder, name, OFlags::PATH, Mode::empty())
             }
+            opened => opened,
+        };
+        let file = match opened {
+            Ok(file) => file,
+            // Another program has put something else there, or nothing.
+            Err(Errno::NOENT | Errno::LOOP) => return Ok(false),
+            Err(errno) => return Err(failed(errno)),
+        };
+        let stat = rustix::fs::fstat(&file).map_err(failed)?;
+        if !is_due(&stat) {
+            return Ok(false);
+        }
+        match is_plain {
+            true if is_readable => set_plain(&file, &stat, entry).map_err(failed)?,
+            true if is_file(&stat, entry) => {
+                sys::set_mode(file.as_fd(), mode_of(entry)).map_err(failed)?;
+            }
+            _ => self.set_metadata(folder, name, entry, object)?,
+        }
+        if syncs {
             let _ = rustix::fs::fsync(&file);
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Whether this process may give a file another mode, and no name elsewhere gets it, too; of a file with further names in the
     /// tree [`Tree::judge_links`] looks at these.
     fn can_be_set(&self, stat: &Stat, object: u32) -> bool {
-        let user = rustix::process::geteuid();
+        let user = self.user;
         let is_alone = stat.st_nlink == 1 || self.names.contains_key(&object);
         is_alone && (user.is_root() || user.as_raw() == stat.st_uid)
     }
@@ -654,6 +693,17 @@ impl Tree {
                         .is_ok_and(|found| found.as_bytes() == target)
             }
         }
+    }
+}
+
+/// Gives a file mode and time of its entry, as far as it has others.
+fn set_plain(file: &OwnedFd, stat: &Stat, entry: &Entry) -> Result<(), Errno> {
+    if stat.st_mode & 0o7777 != mode_of(entry) {
+        rustix::fs::fchmod(file, Mode::from_raw_mode(mode_of(entry)))?;
+    }
+    match is_time(stat, entry) {
+        true => Ok(()),
+        false => rustix::fs::futimens(file, &times(entry)),
     }
 }
 

@@ -79,7 +79,7 @@ impl Tree {
         if Self::existing(&self.parent, &self.name, &self.entries, &self.dest)?.is_some() {
             let dest = self.open_dest()?;
             let mut folders = Folders::new(dest.as_fd());
-            for entry in &self.entries {
+            for entry in self.entries.iter() {
                 let failed = |errno| {
                     StoreError::from_errno(Operation::Inspect, self.final_path(entry), errno)
                 };
@@ -167,7 +167,8 @@ impl Tree {
     pub(super) fn bits_of_files(&self) -> u64 {
         let is_file = |entry: &Entry| matches!(entry.kind, EntryKind::File { .. });
         self.named()
-            .filter(|(object, entry)| is_file(entry) && !self.has_set_id(*object))
+            .filter(|(_, entry)| is_file(entry) && entry.mode & SET_BITS != 0)
+            .filter(|(object, _)| !self.has_set_id(*object))
             .map(|(_, entry)| u64::from((entry.mode & SET_BITS).count_ones()))
             .sum()
     }
@@ -293,7 +294,7 @@ pub(super) fn mode_of(entry: &Entry) -> u32 {
     entry.mode & MODE_MASK
 }
 
-fn times(entry: &Entry) -> Timestamps {
+pub(super) fn times(entry: &Entry) -> Timestamps {
     modified(Timespec {
         tv_sec: entry.mtime_seconds,
         tv_nsec: entry.mtime_nanoseconds.into(),
