@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 
 use ropewalk_proto::control;
-use ropewalk_store::Roots;
+use ropewalk_store::{Buffers, Roots};
 
 use crate::log::Log;
 use crate::tunnel::Tunnel;
@@ -15,6 +15,8 @@ pub(crate) type Work = Arc<tokio::sync::RwLock<()>>;
 /// The agent, to its transfers and streams.
 pub(crate) struct Host {
     pub roots: Roots,
+    /// Memory of the program that the agent is part of.
+    pub buffers: Buffers,
     /// Patterns that were expanded while the roots were made.
     pub expanded: HashMap<Vec<u8>, Result<Vec<Vec<u8>>, String>>,
     /// Random name of this run.
@@ -58,6 +60,7 @@ impl Host {
     pub(crate) fn alone() -> Self {
         Self {
             roots: Roots::new(Vec::new()).unwrap(),
+            buffers: Buffers::default(),
             expanded: HashMap::new(),
             instance: "alone".into(),
             port: 0,

@@ -11,7 +11,7 @@ use ropewalk_lane::control::accept;
 use ropewalk_lane::preface::{self, Kind, MacKey, PREFACE_LEN, Preface};
 use ropewalk_lane::{open_files, tls, unix};
 use ropewalk_proto::admission::Source;
-use ropewalk_store::{Access, Roots};
+use ropewalk_store::{Access, Buffers, Roots};
 use tokio::io::AsyncReadExt as _;
 use tokio::sync::watch;
 
@@ -120,6 +120,7 @@ impl Agent {
         let shared = Shared {
             host: Host {
                 roots,
+                buffers: Buffers::default(),
                 expanded: config.expanded.into_iter().collect(),
                 instance,
                 port,
@@ -152,6 +153,11 @@ impl Agent {
             .iter()
             .filter_map(|l| l.local_addr().ok())
             .collect()
+    }
+
+    /// The buffers of this program that transfers read and write: lent at any time.
+    pub fn buffers(&self) -> Buffers {
+        self.shared.host.buffers.clone()
     }
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {

@@ -9,11 +9,12 @@ use std::sync::Arc;
 use ropewalk_model::{Layout, Piece, Range, RangeSet};
 use ropewalk_proto::control::{self, Existing, OpenedSource, Row, sink, source};
 use ropewalk_store::{
-    FileList, FileSource, Filter, FilterRule, Keep, LeftOut, PatternSource, Roots, Scan, Source,
-    Standing,
+    Buffer, BufferSource, FileList, FileSource, Filter, FilterRule, Keep, LeftOut, PatternSource,
+    Roots, Scan, Source, Standing, StoreError,
 };
 
 use crate::AgentError;
+use crate::host::Host;
 
 /// Something the node holds, opened.
 pub(crate) enum OpenSource {
@@ -26,6 +27,8 @@ pub(crate) enum OpenSource {
     },
     /// A pattern of so many bytes; placed by the plan.
     Memory(u64),
+    /// A buffer of this program; placed by the plan.
+    Buffer { name: String, buffer: Buffer },
     /// Explicit rows, placed already.
     Rows {
         ranges: RangeSet,
@@ -70,6 +73,12 @@ pub(crate) enum OpenSink {
     Null,
     /// Left in memory after the check.
     Memory,
+    /// A buffer of this program: what the layout says, or all that is received, from the beginning on.
+    Buffer {
+        name: String,
+        buffer: Buffer,
+        layout: Option<Layout>,
+    },
     /// Explicit rows of files.
     Files {
         paths: Vec<PathBuf>,
@@ -165,8 +174,9 @@ pub(crate) fn source(
     keep: Keep,
     filter: &Filter,
     files: Option<&control::FileList>,
-    roots: &Roots,
+    host: &Host,
 ) -> Result<(OpenSource, OpenedSource), AgentError> {
+    let roots = &host.roots;
     match &request.kind {
         Some(source::Kind::Tree(path)) => {
             let root = roots.resolve_read(path_of(path))?;
@@ -212,19 +222,32 @@ pub(crate) fn source(
                 ..OpenedSource::default()
             },
         )),
-        None => rows(&request.rows, roots),
+        Some(source::Kind::Buffer(name)) => {
+            let buffer = host.buffers.get(name).map_err(StoreError::from)?;
+            let opened = OpenedSource {
+                data_length: buffer.len(),
+                ..OpenedSource::default()
+            };
+            let name = name.clone();
+            Ok((OpenSource::Buffer { name, buffer }, opened))
+        }
+        None => rows(&request.rows, host),
     }
 }
 
 enum RowObject<'a> {
     File(&'a [u8]),
     Memory,
+    Buffer(&'a str),
     Null,
 }
 
 fn row_object(object: &[u8]) -> RowObject<'_> {
+    let buffer = object.strip_prefix(b"buffer:");
     if object == b"null:" {
         RowObject::Null
+    } else if let Some(name) = buffer.and_then(|name| std::str::from_utf8(name).ok()) {
+        RowObject::Buffer(name)
     } else if object.starts_with(b"mem:") {
         RowObject::Memory
     } else {
@@ -258,7 +281,8 @@ fn row_layout(rows: &[Row]) -> Result<(Vec<&[u8]>, Layout), AgentError> {
     Ok((objects, layout))
 }
 
-fn rows(rows: &[Row], roots: &Roots) -> Result<(OpenSource, OpenedSource), AgentError> {
+fn rows(rows: &[Row], host: &Host) -> Result<(OpenSource, OpenedSource), AgentError> {
+    let roots = &host.roots;
     let ranges = row_ranges(rows);
     let mut opened = OpenedSource {
         data_length: ranges.len_bytes(),
@@ -279,10 +303,20 @@ fn rows(rows: &[Row], roots: &Roots) -> Result<(OpenSource, OpenedSource), Agent
         ));
     }
     let (objects, layout) = row_layout(rows)?;
+    if let [object] = objects.as_slice()
+        && let RowObject::Buffer(name) = row_object(object)
+    {
+        let buffer = host.buffers.get(name).map_err(StoreError::from)?;
+        opened.identities = vec![identity_of(&buffer.identity(), None); rows.len()];
+        let source = BufferSource::new(name, buffer, layout).map_err(StoreError::from)?;
+        let source = Arc::new(source);
+        return Ok((OpenSource::Rows { ranges, source }, opened));
+    }
     let mut paths = Vec::new();
     for object in objects {
         match row_object(object) {
             RowObject::File(path) => paths.push(roots.resolve_read(path_of(path))?),
+            RowObject::Buffer(_) => return Err(mixed()),
             _ => {
                 return Err(AgentError::Refused(
                     "null: holds no bytes and cannot be a writer; use mem:SIZE or a file".into(),
@@ -293,15 +327,26 @@ fn rows(rows: &[Row], roots: &Roots) -> Result<(OpenSource, OpenedSource), Agent
     for row in rows {
         let (identity, mode) =
             ropewalk_store::identity(&roots.resolve_read(path_of(&row.object))?)?;
-        opened.identities.push(control::Identity {
-            length: identity.len,
-            modified_seconds: identity.mtime_seconds,
-            modified_nanoseconds: identity.mtime_nanoseconds,
-            mode: Some(mode),
-        });
+        opened.identities.push(identity_of(&identity, Some(mode)));
     }
     let source = Arc::new(FileSource::open(layout, paths)?);
     Ok((OpenSource::Rows { ranges, source }, opened))
+}
+
+fn identity_of(identity: &ropewalk_store::Identity, mode: Option<u32>) -> control::Identity {
+    control::Identity {
+        length: identity.len,
+        modified_seconds: identity.mtime_seconds,
+        modified_nanoseconds: identity.mtime_nanoseconds,
+        mode,
+    }
+}
+
+fn mixed() -> AgentError {
+    AgentError::Refused(
+        "one source or sink cannot mix buffers and other objects; this is a fault of the master"
+            .into(),
+    )
 }
 
 /// Refuses a copy that would lie in what it is a copy of, or take its place.
@@ -353,9 +398,9 @@ fn outside_sources(
 pub(crate) fn sinks(
     requests: &[control::Sink],
     options: &control::Options,
-    roots: &Roots,
+    host: &Host,
 ) -> Result<Vec<OpenSink>, AgentError> {
-    let sinks = requests.iter().map(|request| sink(request, options, roots));
+    let sinks = requests.iter().map(|request| sink(request, options, host));
     let sinks = sinks.collect::<Result<Vec<_>, _>>()?;
     check_paths_apart(&sinks)?;
     Ok(sinks)
@@ -407,12 +452,36 @@ fn checksums(request: &control::Sink, copy: &Path, roots: &Roots) -> Result<Path
     )))
 }
 
+/// * `layout`: where its rows are in it; `None` for all that is received.
+fn buffer_sink(
+    name: &str,
+    layout: Option<Layout>,
+    is_shared: bool,
+    host: &Host,
+) -> Result<OpenSink, AgentError> {
+    if is_shared {
+        return Err(AgentError::Refused(format!(
+            "buffer {name} is one program's, and other nodes cannot write it, too; leave out its destination's name"
+        )));
+    }
+    let buffer = host.buffers.get(name).map_err(StoreError::from)?;
+    let whole = Layout::default();
+    let checked = buffer.check(name, layout.as_ref().unwrap_or(&whole), true);
+    checked.map_err(StoreError::from)?;
+    Ok(OpenSink::Buffer {
+        name: name.into(),
+        buffer,
+        layout,
+    })
+}
+
 /// Checks one sink.
 fn sink(
     request: &control::Sink,
     options: &control::Options,
-    roots: &Roots,
+    host: &Host,
 ) -> Result<OpenSink, AgentError> {
+    let roots = &host.roots;
     let rule = options.existing();
     match &request.kind {
         Some(sink::Kind::Tree(path)) => {
@@ -444,10 +513,19 @@ fn sink(
         }
         Some(sink::Kind::Null(_)) => Ok(OpenSink::Null),
         Some(sink::Kind::Memory(_)) => Ok(OpenSink::Memory),
+        Some(sink::Kind::Buffer(name)) => buffer_sink(name, None, request.shared, host),
         None => {
             let (objects, layout) = row_layout(&request.rows)?;
+            if let [object] = objects.as_slice()
+                && let RowObject::Buffer(name) = row_object(object)
+            {
+                return buffer_sink(name, Some(layout), request.shared, host);
+            }
             let mut paths = Vec::new();
             for (number, object) in objects.iter().enumerate() {
+                if let RowObject::Buffer(_) = row_object(object) {
+                    return Err(mixed());
+                }
                 if let RowObject::File(path) = row_object(object) {
                     let path = roots.resolve_write(path_of(path))?;
                     let pieces = layout.pieces().iter();

@@ -9,10 +9,10 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use ropewalk_lane::Served;
 use ropewalk_lane::seal::PairSecret;
-use ropewalk_model::{Range, RangeSet};
+use ropewalk_model::{Layout, Range, RangeSet};
 use ropewalk_proto::control::{self, FromAgent, from_agent, to_agent};
 use ropewalk_proto::report::ErrorKind;
-use ropewalk_store::{Keep, PatternSource, Source};
+use ropewalk_store::{BufferSource, Keep, PatternSource, Source, StoreError};
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::AgentError;
@@ -120,8 +120,7 @@ impl Transfer {
         };
         let filter = open::filter(&open.filter)?;
         for request in &open.sources {
-            let (source, seen) =
-                open::source(request, keep, &filter, open.files.as_ref(), &host.roots)?;
+            let (source, seen) = open::source(request, keep, &filter, open.files.as_ref(), host)?;
             sources.push(source);
             opened.sources.push(seen);
         }
@@ -129,7 +128,7 @@ impl Transfer {
         options
             .check()
             .map_err(|error| AgentError::Refused(error.to_string()))?;
-        let sinks = open::sinks(&open.sinks, &options, &host.roots)?;
+        let sinks = open::sinks(&open.sinks, &options, host)?;
         let paths = sinks
             .iter()
             .flat_map(|sink| sink.paths().to_vec())
@@ -228,6 +227,16 @@ impl Transfer {
                     holdings
                         .sources
                         .push((ranges.clone(), Arc::new(PatternSource::new(ranges)?)));
+                }
+                OpenSource::Buffer { name, buffer } => {
+                    let range = Range {
+                        start: base,
+                        end: base.saturating_add(buffer.len()),
+                    };
+                    let layout = Layout::single(range);
+                    let source = BufferSource::new(name, buffer.clone(), layout);
+                    let source: Arc<dyn Source> = Arc::new(source.map_err(StoreError::from)?);
+                    holdings.sources.push((RangeSet::from(range), source));
                 }
                 OpenSource::Rows { ranges, source } => {
                     holdings.sources.push((ranges.clone(), source.clone()))

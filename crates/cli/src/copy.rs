@@ -376,7 +376,7 @@ fn outside(source: &Endpoint, destination: &Endpoint) -> Result<()> {
             let copy = |from: &Vec<u8>| to.join(path(Object::last_name(from)));
             paths.iter().map(|from| (path(from), copy(from))).collect()
         }
-        Object::Pattern(_) | Object::Memory(_) | Object::Null => Vec::new(),
+        Object::Pattern(_) | Object::Memory(_) | Object::Buffer(_) | Object::Null => Vec::new(),
     };
     for (from, copy) in pairs {
         if from == copy {

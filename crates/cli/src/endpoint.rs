@@ -386,7 +386,11 @@ impl Endpoint {
             Object::Path(path) => Path::new(OsStr::from_bytes(path))
                 .file_name()
                 .map(OsStr::as_bytes),
-            Object::Bundle(_) | Object::Pattern(_) | Object::Memory(_) | Object::Null => None,
+            Object::Bundle(_)
+            | Object::Pattern(_)
+            | Object::Memory(_)
+            | Object::Buffer(_)
+            | Object::Null => None,
         }
     }
 
@@ -435,6 +439,7 @@ impl fmt::Display for Endpoint {
                 }
             }
             Object::Memory(size) => write!(f, "{prefix}mem:{size}"),
+            Object::Buffer(name) => write!(f, "{prefix}buffer:{name}"),
             Object::Null => write!(f, "{prefix}null:"),
         }
     }

@@ -63,7 +63,7 @@ The file (ranges include their last byte; A+LENGTH works too; # starts a comment
   that several pairs share, carry in one direction, which plan and bound follow:
     cap    node1:7420 node3:7420 1Gbit
     trunk  wan 10Gbit from node[1-2] to node3      (a host alone: all nodes on it)
-  URIs: file:///path, /path, mem:SIZE, null:.
+  URIs: file:///path, /path, mem:SIZE, null:, and buffer:NAME of a program that uses the library.
   The file of a reader is replaced; bytes before and between its rows are zero.
   Readers that write different ranges of one file share it by dest=. Without that, one path on
   hosts with a common file system is refused before anything moves: from the rows where the host is

@@ -281,3 +281,57 @@ fn declared_links_set_the_bound() {
         .assert_status(0);
     said.assert_says("set by c -> b, trunk wan");
 }
+
+/// A program within this process: an agent that serves buffers.
+fn program(place: &Place, runtime: &tokio::runtime::Runtime) -> (u16, ropewalk_store::Buffers) {
+    let config = ropewalk_agent::AgentConfig {
+        listen: vec![([127, 0, 0, 1], 0).into()],
+        token: ropewalk_master::token::read(&place.path("home/.config/ropewalk/token")).unwrap(),
+        roots: Vec::new(),
+        expanded: Vec::new(),
+        log: None,
+        stages: None,
+    };
+    let agent = ropewalk_agent::Agent::bind(config).unwrap();
+    let (port, buffers) = (agent.addresses()[0].port(), agent.buffers());
+    runtime.spawn(agent.serve(std::future::pending()));
+    (port, buffers)
+}
+
+/// Memory of programs is a source and a destination of the command's rows, beside files of agents that are processes of their own.
+#[test]
+fn buffers_of_programs() {
+    let place = Place::new();
+    place.make_token();
+    let data = bytes(300_000, 12);
+    std::fs::write(place.path("end"), &data[200_000..]).unwrap();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let ((from, sources), (to, sinks)) = (program(&place, &runtime), program(&place, &runtime));
+    let begin = ropewalk_store::Buffer::readable(data[..200_000].to_vec());
+    let whole = ropewalk_store::Buffer::writable(vec![0; 300_000]);
+    sources.lend("begin", begin).unwrap();
+    sinks.lend("whole", whole.clone()).unwrap();
+    let agents: Vec<_> = (0..2).map(|_| place.agent(place.dir.path())).collect();
+    let [end, copy] = [("end", &agents[0]), ("copy", &agents[1])]
+        .map(|(name, agent)| format!("127.0.0.1:{} \"{}\"", agent.port, place.text(name)));
+    let spec = |last: u64| {
+        format!(
+            "writer 127.0.0.1:{from} buffer:begin 0 0-199999\nwriter {end} 0 200000-299999\n\
+             reader 127.0.0.1:{to} buffer:whole {last} 0-299999\nreader {copy} 0 0-299999\n"
+        )
+    };
+    std::fs::write(place.path("spec"), spec(1)).unwrap();
+    let refused = place.run(&["transfer", "--json", "spec"]).assert_status(4);
+    let error = refused.report()["error"].to_string();
+    let wanted = "buffer whole has 300000 bytes, and bytes 1-300000 of it are asked for";
+    assert!(error.contains(wanted), "{error}");
+    assert!(!place.path("copy").exists());
+    std::fs::write(place.path("spec"), spec(0)).unwrap();
+    let report = place
+        .run(&["transfer", "--json", "spec"])
+        .assert_status(0)
+        .report();
+    assert_eq!(report["delivered_bytes"], 600_000);
+    assert!(whole.take_back() == data);
+    assert!(std::fs::read(place.path("copy")).unwrap() == data);
+}

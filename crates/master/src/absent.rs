@@ -119,7 +119,7 @@ fn name_of(object: &Object) -> Vec<u8> {
     match object {
         Object::Path(path) | Object::Pattern(path) => Object::last_name(path).to_vec(),
         Object::Bundle(paths) => paths.join(&b'/'),
-        Object::Memory(size) => format!("mem:{size}").into_bytes(),
+        Object::Memory(_) | Object::Buffer(_) => object.to_bytes(),
         Object::Null => Vec::new(),
     }
 }

@@ -416,7 +416,7 @@ fn roots(node: &NodeRequest, options: &Options) -> Vec<String> {
                 lines.extend(paths.iter().map(|path| format!("ro {}", hex(path))));
             }
             Object::Pattern(pattern) => lines.push(format!("gl {}", hex(pattern))),
-            Object::Memory(_) | Object::Null => {}
+            Object::Memory(_) | Object::Buffer(_) | Object::Null => {}
         }
     }
     for sink in &node.sinks {

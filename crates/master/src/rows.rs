@@ -101,6 +101,7 @@ fn objects(
                 let object = match &row.uri {
                     Uri::File(path) => Object::Path(path.as_bytes().to_vec()),
                     Uri::Memory(size) => Object::Memory(size.0),
+                    Uri::Buffer(name) => Object::Buffer(name.clone()),
                     Uri::Null => Object::Null,
                 };
                 objects.push((

@@ -146,7 +146,7 @@ fn sources_beside(nodes: &[NodeRequest], at: &Reach) -> Vec<control::Beside> {
                 path: path.clone(),
                 name: Object::last_name(path).to_vec(),
             })),
-            Object::Pattern(_) | Object::Memory(_) | Object::Null => {}
+            Object::Pattern(_) | Object::Memory(_) | Object::Buffer(_) | Object::Null => {}
         }
     }
     beside
@@ -166,6 +166,7 @@ pub(crate) fn node_setup(node: &NodeRequest, nodes: &[NodeRequest], mapping: Map
         let kind = match &object.object {
             Object::Path(path) if trees => Some(control::source::Kind::Tree(path.clone())),
             Object::Memory(size) if trees => Some(control::source::Kind::Memory(*size)),
+            Object::Buffer(name) if trees => Some(control::source::Kind::Buffer(name.clone())),
             Object::Bundle(paths) if trees => {
                 let paths = paths.clone();
                 Some(control::source::Kind::Bundle(control::Bundle { paths }))
@@ -184,6 +185,7 @@ pub(crate) fn node_setup(node: &NodeRequest, nodes: &[NodeRequest], mapping: Map
         let kind = match &object.object {
             Object::Path(path) if trees => Some(control::sink::Kind::Tree(path.clone())),
             Object::Memory(_) if trees => Some(control::sink::Kind::Memory(true)),
+            Object::Buffer(name) if trees => Some(control::sink::Kind::Buffer(name.clone())),
             Object::Null if trees => Some(control::sink::Kind::Null(true)),
             _ => None,
         };

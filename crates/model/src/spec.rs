@@ -43,7 +43,7 @@ mod validate;
 
 pub use address::{AddressError, HostPort, is_host};
 pub use error::{SpecError, SpecErrors};
-pub use uri::{FilePath, Uri, UriError};
+pub use uri::{FilePath, Uri, UriError, is_buffer_name};
 
 /// What a specification file says.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

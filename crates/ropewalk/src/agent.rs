@@ -1,10 +1,11 @@
 //! An agent within this process.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 
 use ropewalk_agent::AgentConfig;
+use ropewalk_store::{Buffer, Buffers};
 use tokio::sync::oneshot;
 
 use crate::Error;
@@ -17,6 +18,15 @@ use crate::error::Fault;
 #[must_use]
 pub fn new_token() -> [u8; 32] {
     ropewalk_lane::preface::random_bytes()
+}
+
+/// The secret in a file that `ropewalk agent --new-token FILE` made.
+///
+/// # Errors
+/// [`Error::Host`] for a file that cannot be read, that others can read, or that is no token file.
+pub fn read_token(file: impl AsRef<Path>) -> Result<[u8; 32], Error> {
+    let token = ropewalk_master::token::read(file.as_ref());
+    token.map_err(|error| Error::Host(Fault::of(error)))
 }
 
 /// What an agent serves, and which masters it serves.
@@ -33,9 +43,13 @@ pub struct AgentOptions {
 /// An agent that serves on threads of its own until it is stopped or dropped.
 ///
 /// Data is sealed and both ends prove the token; paths outside the roots cannot be reached.
+///
+/// It also serves memory of this program: a [`Buffer`] that it is lent takes part in transfers as `buffer:NAME`, where files of other agents are
+/// named by their paths.
 #[derive(Debug)]
 pub struct Agent {
     addresses: Vec<SocketAddr>,
+    buffers: Buffers,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<Result<(), Error>>>,
 }
@@ -55,7 +69,7 @@ impl Agent {
             log: None,
             stages: None,
         })?;
-        let addresses = agent.addresses();
+        let (addresses, buffers) = (agent.addresses(), agent.buffers());
         let runtime = runtime()?;
         let (stop, stopped) = oneshot::channel();
         let serve = move || {
@@ -69,6 +83,7 @@ impl Agent {
         let thread = thread.spawn(serve).map_err(no_thread)?;
         Ok(Self {
             addresses,
+            buffers,
             stop: Some(stop),
             thread: Some(thread),
         })
@@ -78,6 +93,21 @@ impl Agent {
     #[must_use]
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
+    }
+
+    /// Serves a buffer as `buffer:NAME` in transfers that begin from now on: see [`Row::from_buffer`](crate::Row::from_buffer),
+    /// [`Row::to_buffer`](crate::Row::to_buffer) and [`Place::buffer`](crate::Place::buffer).
+    ///
+    /// # Errors
+    /// [`Error::Input`] for a name that a buffer has already, or cannot have: letters, digits, `.`, `-` and `_` are permitted.
+    pub fn lend(&self, name: &str, buffer: Buffer) -> Result<(), Error> {
+        Ok(self.buffers.lend(name, buffer)?)
+    }
+
+    /// Serves a buffer no longer. Transfers that have it go on; [`Buffer::take_back`] ends that, too.
+    #[must_use = "the buffer may be in use still"]
+    pub fn withdraw(&self, name: &str) -> Option<Buffer> {
+        self.buffers.withdraw(name)
     }
 
     /// Stops all transfers and waits until their files are in order.

@@ -8,6 +8,7 @@ use ropewalk_model::SpecErrors;
 use ropewalk_proto::codes::Actor;
 use ropewalk_proto::report::{ErrorKind, Report};
 use ropewalk_sched::PlanError;
+use ropewalk_store::BufferError;
 
 /// Why an operation failed, sorted by the party that must act.
 #[derive(Debug)]
@@ -140,6 +141,12 @@ impl From<SpecErrors> for Error {
             kind: Some(ErrorKind::Specification),
             ..Fault::of(error)
         })
+    }
+}
+
+impl From<BufferError> for Error {
+    fn from(error: BufferError) -> Self {
+        Self::Input(Fault::of(error))
     }
 }
 

@@ -5,6 +5,7 @@
 //! | copy a data set between hosts | [`Transfer`] |
 //! | say which bytes of which files go where, row by row | [`RowTransfer`] |
 //! | serve a host's data | [`Agent`] |
+//! | move what is in this program's memory, or is to be there | [`Agent::lend`], [`Buffer`] |
 //! | see a plan and its least time without moving a byte | [`plan()`] |
 //! | be a stage of `ropewalk stream`: a function of blocks | [`each_block`] |
 //! | send messages over several interfaces | [`MessageListener`], [`MessageSocket`] |
@@ -26,12 +27,13 @@
 mod agent;
 mod error;
 mod message;
+mod options;
 mod plan;
 mod rows;
 mod running;
 mod transfer;
 
-pub use agent::{Agent, AgentOptions, new_token};
+pub use agent::{Agent, AgentOptions, new_token, read_token};
 pub use error::{Error, Fault};
 pub use message::{MessageListener, MessageOptions, MessageSocket};
 pub use plan::plan;
@@ -45,3 +47,4 @@ pub use ropewalk_model::{ByteRate, Bytes, PlanOutput, PlannedTransfer};
 pub use ropewalk_proto::codes;
 pub use ropewalk_proto::report::{ErrorKind, Event, Outcome, Report};
 pub use ropewalk_stage::each_block;
+pub use ropewalk_store::{Buffer, BufferError};

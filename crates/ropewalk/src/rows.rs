@@ -12,9 +12,10 @@ use std::time::{Duration, Instant};
 
 use ropewalk_master::request::{Mapping, Options, Reach, RemoteProgram, Request};
 use ropewalk_master::{Cancel, Joined, Joining, MembersError, rows};
-use ropewalk_model::spec::{FilePath, is_host};
+use ropewalk_model::spec::{FilePath, is_buffer_name, is_host};
 use ropewalk_model::{ByteRate, Hints, HostPort, Role, TransferSpec, Uri};
 use ropewalk_proto::report::{Event, Report};
+use ropewalk_store::BufferError;
 
 use crate::error::Fault;
 use crate::{Error, Running};
@@ -39,7 +40,7 @@ impl Row {
         file: impl AsRef<Path>,
         range: Range<u64>,
     ) -> Result<Self, Error> {
-        Self::new(Role::Writer, host, port, file.as_ref(), range)
+        Self::new(Role::Writer, host, port, path(file.as_ref())?, range)
     }
 
     /// It wants these bytes, from the beginning of the file on.
@@ -52,18 +53,31 @@ impl Row {
         file: impl AsRef<Path>,
         range: Range<u64>,
     ) -> Result<Self, Error> {
-        Self::new(Role::Reader, host, port, file.as_ref(), range)
+        Self::new(Role::Reader, host, port, path(file.as_ref())?, range)
     }
 
-    fn new(
-        role: Role,
+    /// The program whose [`Agent`](crate::Agent) is at this address has these bytes in a buffer that it has lent, from its beginning on.
+    ///
+    /// # Errors
+    /// [`Error::Input`] for a name that no buffer can have, or a host that is none.
+    pub fn from_buffer(
         host: &str,
         port: u16,
-        file: &Path,
+        name: &str,
         range: Range<u64>,
     ) -> Result<Self, Error> {
-        let path = FilePath::new(file.as_os_str().as_bytes());
-        let path = path.map_err(|error| Error::Input(Fault::of(error)))?;
+        Self::new(Role::Writer, host, port, buffer(name)?, range)
+    }
+
+    /// It wants these bytes in a buffer that it has lent, from its beginning on.
+    ///
+    /// # Errors
+    /// As [`Row::from_buffer`].
+    pub fn to_buffer(host: &str, port: u16, name: &str, range: Range<u64>) -> Result<Self, Error> {
+        Self::new(Role::Reader, host, port, buffer(name)?, range)
+    }
+
+    fn new(role: Role, host: &str, port: u16, uri: Uri, range: Range<u64>) -> Result<Self, Error> {
         if port == 0 || !is_host(host) {
             return Err(Error::Input(Fault::new(format!(
                 "\"{host}\" with port {port} is no address of an agent: write a host's name or address, and a port from 1 on"
@@ -81,7 +95,7 @@ impl Row {
                 host: host.into(),
                 port,
             },
-            uri: Uri::File(path),
+            uri,
             file_offset: 0,
             range: ropewalk_model::Range::new(range.start, range.end),
             hints: Hints::default(),
@@ -89,7 +103,7 @@ impl Row {
         }))
     }
 
-    /// Position in the file of the first byte of the range.
+    /// Position in the file, or in the buffer, of the first byte of the range.
     #[must_use]
     pub fn file_offset(mut self, offset: u64) -> Self {
         self.0.file_offset = offset;
@@ -111,6 +125,19 @@ impl Row {
     pub fn destination(mut self, name: impl Into<String>) -> Self {
         self.0.hints.destination = Some(name.into());
         self
+    }
+}
+
+fn path(file: &Path) -> Result<Uri, Error> {
+    let path = FilePath::new(file.as_os_str().as_bytes());
+    let path = path.map_err(|error| Error::Input(Fault::of(error)))?;
+    Ok(Uri::File(path))
+}
+
+fn buffer(name: &str) -> Result<Uri, Error> {
+    match is_buffer_name(name) {
+        true => Ok(Uri::Buffer(name.into())),
+        false => Err(BufferError::BadName { name: name.into() }.into()),
     }
 }
 
@@ -194,11 +221,11 @@ impl RowTransfer {
     /// # Errors
     /// [`Error::Host`] for a file that cannot be read, that others can read, or that is no token file.
     pub fn token_file(&mut self, file: impl AsRef<Path>) -> Result<&mut Self, Error> {
-        let token = ropewalk_master::token::read(file.as_ref());
-        Ok(self.token(token.map_err(|error| Error::Host(Fault::of(error)))?))
+        Ok(self.token(crate::read_token(file)?))
     }
 
-    /// Agents are started over ssh on the hosts of the rows, and ports only distinguish nodes.
+    /// Agents are started over ssh on the hosts of the rows, and ports only distinguish nodes; but those of programs that have lent buffers for
+    /// rows run already.
     pub fn over_ssh(&mut self) -> &mut Self {
         self.uses_ssh = true;
         self
@@ -208,6 +235,16 @@ impl RowTransfer {
     pub fn limit(&mut self, rate: impl Into<Option<ByteRate>>) -> &mut Self {
         self.options.limit = rate.into().map(|rate| rate.0);
         self
+    }
+
+    /// Sets an option by the name that the command has for it: `verify`, `limit`, `streams`, `lane`, `plain` or `rails`. It holds for transfers that begin
+    /// after the call.
+    ///
+    /// # Errors
+    /// [`Error::Input`] with the names, or the values, that there are.
+    pub fn option(&mut self, name: &str, value: &str) -> Result<&mut Self, Error> {
+        crate::options::set_of_rows(&mut self.options, name, value)?;
+        Ok(self)
     }
 
     /// Adds one row; nothing moves before [`RowTransfer::transfer`].
@@ -277,6 +314,18 @@ impl RowTransfer {
         self.cancel.cancel();
     }
 
+    fn reach(&self, spec: &TransferSpec, at: &HostPort) -> Reach {
+        let rows = spec.rows.iter().filter(|row| row.host_port == *at);
+        let mut uris = rows.map(|row| &row.uri);
+        match self.uses_ssh && !uris.any(|uri| matches!(uri, Uri::Buffer(_))) {
+            true => Reach::Ssh(at.host.clone()),
+            false => Reach::Attached {
+                host: at.host.clone(),
+                port: at.port,
+            },
+        }
+    }
+
     fn step(&mut self, most: Duration) -> Result<Option<Report>, Error> {
         match &self.running {
             None => self.start()?,
@@ -305,7 +354,7 @@ impl RowTransfer {
         spec.validate()?;
         let request = Request {
             label: None,
-            nodes: rows::nodes(&spec, |at| reach(self.uses_ssh, at)),
+            nodes: rows::nodes(&spec, |at| self.reach(&spec, at)),
             mapping: Mapping::Rows,
             links: Vec::new(),
             options: self.options.clone(),
@@ -338,23 +387,13 @@ impl RowTransfer {
             rows: mem::take(&mut self.fresh),
             ..TransferSpec::default()
         };
-        let nodes = rows::nodes(&added, |at| reach(self.uses_ssh, at));
+        let nodes = rows::nodes(&added, |at| self.reach(&added, at));
         self.spec.rows.extend(added.rows);
         let members = running.members().clone();
         let join = move || members.join(Joining { nodes, token: None });
         let thread = std::thread::Builder::new().name("ropewalk-join".into());
         self.joining = Some(thread.spawn(join).map_err(crate::agent::no_thread)?);
         Ok(())
-    }
-}
-
-fn reach(uses_ssh: bool, at: &HostPort) -> Reach {
-    match uses_ssh {
-        true => Reach::Ssh(at.host.clone()),
-        false => Reach::Attached {
-            host: at.host.clone(),
-            port: at.port,
-        },
     }
 }
 

@@ -16,11 +16,11 @@ use crate::agent::runtime;
 use crate::running::carry_out;
 use crate::{Error, Running};
 
-/// A file or folder on a host, and how the agent there is reached.
+/// A file or folder on a host, or a buffer of a program, and how the agent there is reached.
 #[derive(Clone, Debug)]
 pub struct Place {
     reach: Reach,
-    path: Vec<u8>,
+    object: Object,
 }
 
 impl Place {
@@ -40,10 +40,22 @@ impl Place {
         Self::at(Reach::Attached { host, port }, path)
     }
 
+    /// A buffer that the program of an [`Agent`](crate::Agent) has lent, this one or another. As a source it is the only one, and its copy is a
+    /// file. As a destination it gets the bytes of one file, or of a buffer, from its beginning on; it may be longer.
+    /// Needs [`Transfer::token`].
+    pub fn buffer(host: impl Into<String>, port: u16, name: impl Into<String>) -> Self {
+        let host = host.into();
+        Self {
+            reach: Reach::Attached { host, port },
+            object: Object::Buffer(name.into()),
+        }
+    }
+
     fn at(reach: Reach, path: impl AsRef<Path>) -> Self {
+        let path = path.as_ref().as_os_str().as_bytes().to_vec();
         Self {
             reach,
-            path: path.as_ref().as_os_str().as_bytes().to_vec(),
+            object: Object::Path(path),
         }
     }
 }
@@ -54,6 +66,7 @@ impl Place {
 /// times. Each destination gets a whole copy. Files appear under their names when they are complete and safe.
 pub struct Transfer {
     nodes: Vec<NodeRequest>,
+    mapping: Mapping,
     options: Options,
     cancel: Cancel,
     on_event: OnEvent,
@@ -83,6 +96,10 @@ impl Transfer {
     pub fn new() -> Self {
         Self {
             nodes: Vec::new(),
+            mapping: Mapping::Trees {
+                sources: Sources::Auto,
+                destinations: Destinations::Copies,
+            },
             // A library does not know which program it is part of.
             options: Options {
                 remote_program: RemoteProgram::At("ropewalk".into()),
@@ -130,6 +147,24 @@ impl Transfer {
         self
     }
 
+    /// As [`Transfer::token`], from the file that `ropewalk agent --new-token FILE` makes.
+    ///
+    /// # Errors
+    /// [`Error::Host`] for a file that cannot be read, that others can read, or that is no token file.
+    pub fn token_file(self, file: impl AsRef<Path>) -> Result<Self, Error> {
+        Ok(self.token(crate::read_token(file)?))
+    }
+
+    /// Sets an option by the name that `ropewalk copy` has for it: `verify`, `limit`, `streams`, `lane`, `plain`, `rails`, `archive`, `atomic`, `delete`,
+    /// `delta`, `destinations`, `hard-links` or `sources`. Those without a value there are `true` or `false` here.
+    ///
+    /// # Errors
+    /// [`Error::Input`] with the names, or the values, that there are.
+    pub fn option(mut self, name: &str, value: &str) -> Result<Self, Error> {
+        crate::options::set_of_copy(&mut self.options, &mut self.mapping, name, value)?;
+        Ok(self)
+    }
+
     /// Gets every event while the transfer runs: nodes reached, the plan, progress, notes.
     #[must_use]
     pub fn on_event(mut self, on_event: impl FnMut(Event) + Send + 'static) -> Self {
@@ -173,10 +208,7 @@ impl Transfer {
         let request = Request {
             label: None,
             nodes: self.nodes,
-            mapping: Mapping::Trees {
-                sources: Sources::Auto,
-                destinations: Destinations::Copies,
-            },
+            mapping: self.mapping,
             links: Vec::new(),
             options: self.options,
         };
@@ -213,7 +245,7 @@ fn name(reach: &Reach) -> String {
 
 fn object(place: &Place) -> ObjectRequest {
     ObjectRequest {
-        object: Object::Path(place.path.clone()),
+        object: place.object.clone(),
         rows: Vec::new(),
         destination: None,
         make_folder: false,

@@ -2,6 +2,8 @@
 
 #[path = "../examples/agent.rs"]
 mod agent;
+#[path = "../examples/buffers.rs"]
+mod buffers;
 #[path = "../examples/event_loop.rs"]
 mod event_loop;
 #[path = "../examples/message.rs"]
@@ -43,6 +45,12 @@ fn transfer_runs() {
 #[test]
 fn rows_run() {
     rows::main().unwrap();
+}
+
+/// An array is written to a file and read back.
+#[test]
+fn buffers_run() {
+    buffers::main().unwrap();
 }
 
 /// Two transfers run in one thread.

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use ropewalk_model::{LayoutError, Range};
 use rustix::io::Errno;
 
+use crate::buffer::BufferError;
 use crate::manifest::ManifestError;
 use crate::sys;
 use crate::version::Change;
@@ -418,6 +419,9 @@ pub enum StoreError {
         /// What is wrong.
         reason: ManifestError,
     },
+    /// A buffer of a program cannot be used.
+    #[error(transparent)]
+    Buffer(#[from] BufferError),
     /// The pieces do not fit the data space.
     #[error(transparent)]
     Layout(#[from] LayoutError),
@@ -549,6 +553,7 @@ impl StoreError {
             | Self::NoMatch { .. }
             | Self::TooManyMatches { .. }
             | Self::NoUser { .. }
+            | Self::Buffer(_)
             | Self::Layout(_) => None,
         }
     }

@@ -1,7 +1,7 @@
 //! Where the bytes of the data space lie on a host: sources, sinks, trees, and the folders an agent may touch.
 //!
-//! * [`Source`]: [`FileSource`] (rows of a specification, or a scanned tree), [`PatternSource`] (`mem:SIZE`).
-//! * [`Sink`]: [`FileSink`] (rows), [`TreeSink`] (a tree or one file with its metadata), [`MemorySink`], [`NullSink`].
+//! * [`Source`]: [`FileSource`] (rows of a specification, or a scanned tree), [`PatternSource`] (`mem:SIZE`), [`BufferSource`] (`buffer:NAME`).
+//! * [`Sink`]: [`FileSink`] (rows), [`TreeSink`] (a tree or one file with its metadata), [`BufferSink`], [`MemorySink`], [`NullSink`].
 //! * [`Manifest`]: what a tree holds. [`Roots`]: which paths are allowed.
 //!
 //! Everything is called from many threads at once. Data-space offsets are turned into object
@@ -11,6 +11,7 @@
 //! followed. Linux only, as the rest of the data plane.
 
 mod appended;
+mod buffer;
 mod claims;
 mod endings;
 mod error;
@@ -41,6 +42,7 @@ mod version;
 mod wildcard;
 
 pub use appended::AppendedFile;
+pub use buffer::{Buffer, BufferError, BufferSink, BufferSource, Buffers};
 pub use error::{Operation, StoreError};
 pub use file_sink::{FileSink, Origin, SinkFile, check_replaceable};
 pub use filter::{BadPattern, Filter, FilterRule};

@@ -1,4 +1,4 @@
-//! Sources of bytes: files and trees. Memory is in [`crate::PatternSource`].
+//! Sources of bytes: files and trees. Memory is in [`crate::PatternSource`] and [`crate::BufferSource`].
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -27,7 +27,8 @@ pub trait Source: Send + Sync {
     /// does, else what reading reported. The contents of `buf` are then unspecified.
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), StoreError>;
 
-    /// The longest single extent from the data-space `offset` on, at most `len` bytes (at least 1).
+    /// The longest single extent from the data-space `offset` on, at most `len` bytes (at least 1). Empty memory where the bytes are to be read
+    /// by [`Source::read_at`].
     ///
     /// # Errors
     /// [`StoreError::NotHeld`] when the layout lacks `offset`, else what opening reported.

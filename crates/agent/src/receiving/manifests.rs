@@ -9,8 +9,8 @@ use ropewalk_proto::control::{self, Verify};
 use ropewalk_proto::coordinator;
 use ropewalk_proto::node::{self, Failure};
 use ropewalk_store::{
-    FileSink, Identity, MemorySink, NullSink, Origin, Present, Sink, SinkFile, StoreError,
-    TreeSink, Wish,
+    BufferSink, FileSink, Identity, MemorySink, NullSink, Origin, Present, Sink, SinkFile,
+    StoreError, TreeSink, Wish,
 };
 
 use super::Fetch;
@@ -151,6 +151,16 @@ impl Fetch {
                 OpenSink::Null => kept(all.clone(), false, end),
                 OpenSink::Memory => kept(all.clone(), true, end),
                 OpenSink::RowsKeptNowhere { ranges, memory } => kept(ranges, memory, end),
+                OpenSink::Buffer {
+                    name,
+                    buffer,
+                    layout,
+                } => {
+                    let layout = layout.unwrap_or_else(|| Layout::single(Range::new(0, end)));
+                    let sink = BufferSink::new(&name, buffer, layout.clone());
+                    let sink = sink.map_err(|error| refused(&error.into()))?;
+                    (layout.ranges(), Arc::new(sink) as Arc<dyn Sink>, layout)
+                }
                 OpenSink::Files {
                     paths,
                     layout,

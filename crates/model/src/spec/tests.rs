@@ -317,6 +317,7 @@ fn uri() -> impl Strategy<Value = Uri> {
     prop_oneof![
         path,
         (2_000_000..u64::MAX).prop_map(|n| Uri::Memory(crate::units::Bytes(n))),
+        "[A-Za-z0-9._-]{1,9}".prop_map(Uri::Buffer),
         Just(Uri::Null)
     ]
 }

@@ -1,4 +1,4 @@
-//! Where bytes lie on a node: a file, a memory pattern, or nowhere.
+//! Where bytes lie on a node: a file, a memory pattern, a buffer of a program, or nowhere.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,6 +12,8 @@ pub enum Uri {
     File(FilePath),
     /// `mem:SIZE`: a pattern made in memory, or a buffer of that size.
     Memory(Bytes),
+    /// `buffer:NAME`: memory of the program that the agent is part of, by a name of which [`is_buffer_name`] is true.
+    Buffer(String),
     /// `null:`: bytes are checked and dropped; as a source, zeros without end.
     Null,
 }
@@ -43,9 +45,26 @@ pub enum UriError {
     /// The size after `mem:` cannot be read.
     #[error("{0}")]
     Size(#[from] UnitError),
+    /// The name after `buffer:` is none.
+    #[error(
+        "\"{0}\" does not name a buffer; a name has 1 to 255 letters, digits, `.`, `-` and `_`"
+    )]
+    BufferName(String),
     /// Another kind of URI.
-    #[error("\"{0}\" is not a kind of data known here; use file:///path, mem:SIZE or null:")]
+    #[error(
+        "\"{0}\" is not a kind of data known here; use file:///path, mem:SIZE, buffer:NAME or null:"
+    )]
     UnknownScheme(String),
+}
+
+/// Longest name of a buffer: as of a file.
+const BUFFER_NAME_MAX: usize = 255;
+
+/// Whether a buffer can have this name.
+#[must_use]
+pub fn is_buffer_name(name: &str) -> bool {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b".-_".contains(&byte);
+    (1..=BUFFER_NAME_MAX).contains(&name.len()) && name.bytes().all(is_plain)
 }
 
 impl FilePath {
@@ -114,6 +133,8 @@ impl FromStr for Uri {
                 FilePath::new(percent_decode(path, text)?).map(Self::File)
             }
             "mem" => Ok(Self::Memory(rest.parse()?)),
+            "buffer" if is_buffer_name(rest) => Ok(Self::Buffer(rest.to_owned())),
+            "buffer" => Err(UriError::BufferName(text.to_owned())),
             "null" if rest.is_empty() => Ok(Self::Null),
             _ => Err(UriError::UnknownScheme(text.to_owned())),
         }
@@ -166,6 +187,7 @@ impl fmt::Display for Uri {
             }
             // Bytes, not the rounded form for people.
             Self::Memory(size) => write!(f, "mem:{}", size.0),
+            Self::Buffer(name) => write!(f, "buffer:{name}"),
             Self::Null => f.write_str("null:"),
         }
     }

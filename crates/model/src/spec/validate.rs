@@ -85,7 +85,10 @@ fn check_extent(row: &Row, span: &RowSpans, errors: &mut Errors<'_>) {
     let end = row.file_offset.checked_add(row.range.len());
     let (limit, what) = match row.uri {
         Uri::Memory(size) => (size.0, format!("the {} bytes of {}", size.0, row.uri)),
-        Uri::File(_) | Uri::Null => (FILE_END_MAX, "2^63, where files end".to_owned()),
+        // How long a buffer is its agent knows.
+        Uri::File(_) | Uri::Buffer(_) | Uri::Null => {
+            (FILE_END_MAX, "2^63, where files end".to_owned())
+        }
     };
     if end.is_some_and(|end| end <= limit) {
         return;

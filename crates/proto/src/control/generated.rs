@@ -206,7 +206,7 @@ pub struct Source {
     /// instead: explicit rows of one object
     #[prost(message, repeated, tag = "3")]
     pub rows: ::prost::alloc::vec::Vec<Row>,
-    #[prost(oneof = "source::Kind", tags = "1, 2, 4")]
+    #[prost(oneof = "source::Kind", tags = "1, 2, 4, 5")]
     pub kind: ::core::option::Option<source::Kind>,
 }
 /// Nested message and enum types in `Source`.
@@ -222,6 +222,9 @@ pub mod source {
         /// several things side by side
         #[prost(message, tag = "4")]
         Bundle(super::Bundle),
+        /// a program's memory, by its name
+        #[prost(string, tag = "5")]
+        Buffer(::prost::alloc::string::String),
     }
 }
 /// Files and folders of one host, each under the last component of its path in a root that is none of them.
@@ -247,7 +250,7 @@ pub struct Sink {
     /// path of the list of checksums of the copy; empty: none is written
     #[prost(bytes = "vec", tag = "30")]
     pub checksums: ::prost::alloc::vec::Vec<u8>,
-    #[prost(oneof = "sink::Kind", tags = "1, 2, 3")]
+    #[prost(oneof = "sink::Kind", tags = "1, 2, 3, 8")]
     pub kind: ::core::option::Option<sink::Kind>,
 }
 /// Nested message and enum types in `Sink`.
@@ -263,6 +266,9 @@ pub mod sink {
         /// checked and left in a buffer
         #[prost(bool, tag = "3")]
         Memory(bool),
+        /// a program's memory, by its name
+        #[prost(string, tag = "8")]
+        Buffer(::prost::alloc::string::String),
     }
 }
 /// A source on the host of a sink.
@@ -277,7 +283,7 @@ pub struct Beside {
 /// Part of an object that maps to part of the data space.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Row {
-    /// path, or "mem:SIZE", or "null:"
+    /// path, or "mem:SIZE", or "buffer:NAME", or "null:"
     #[prost(bytes = "vec", tag = "1")]
     pub object: ::prost::alloc::vec::Vec<u8>,
     #[prost(uint64, tag = "2")]

@@ -7,7 +7,7 @@ use ropewalk_model::{Range, RangeSet};
 use super::left_out::{LeftOut, lacking};
 use super::{Coordinator, Destinations, Mapping, Node, Sources, setup};
 use crate::absence;
-use crate::control::{self, OpenedSource, source};
+use crate::control::{self, OpenedSource, sink, source};
 
 /// Nodes that were not reached and are named in an error; of more the first one is.
 const UNSEEN_NAMED_MAX: usize = 4;
@@ -42,6 +42,8 @@ type Stretch = Vec<(u32, u32, OpenedSource)>;
 enum Content {
     Tree(Vec<u8>),
     Memory(u64),
+    // There is one at most.
+    Buffer,
 }
 
 /// The data space and what fills it.
@@ -171,6 +173,10 @@ impl Coordinator {
             let Some(opened) = &node.opened else { continue };
             for (source, opened) in node.setup.sources.iter().zip(&opened.sources) {
                 for (row, identity) in source.source.rows.iter().zip(&opened.identities) {
+                    // Buffers of programs are alike in nothing but what they contain, which is compared by samples.
+                    if row.object.starts_with(b"buffer:") {
+                        continue;
+                    }
                     let range = control::range(row.start, row.length);
                     let shift = i128::from(row.object_offset) - i128::from(row.start);
                     let what = format!(
@@ -223,6 +229,7 @@ impl Coordinator {
         sources: Sources,
         destinations: Destinations,
     ) -> Result<(), LayoutProblem> {
+        self.check_buffers()?;
         let groups = self.contents();
         if sources == Sources::Parts {
             self.refuse_equal_parts(groups.values())?;
@@ -247,8 +254,33 @@ impl Coordinator {
             )));
         }
         self.place_stretches(stretches)?;
+        if self.space.files > 1 && self.has_buffer_sinks() {
+            return Err(LayoutProblem::Refused(format!(
+                "a buffer takes the bytes of one file, and the sources have {} files; name one of them",
+                self.space.files
+            )));
+        }
         self.want_all(destinations);
         Ok(())
+    }
+
+    /// Nothing but rows says how buffers of several programs relate.
+    fn check_buffers(&self) -> Result<(), LayoutProblem> {
+        let mut sources = self.nodes.iter().flat_map(|node| &node.setup.sources);
+        let is_buffer = |source: &setup::SourceSetup| {
+            matches!(source.source.kind, Some(source::Kind::Buffer(_)))
+        };
+        if sources.clone().count() > 1 && sources.any(is_buffer) {
+            return Err(LayoutProblem::Refused(
+                "a buffer is the one source of a copy; describe a transfer from several sources with rows".into(),
+            ));
+        }
+        Ok(())
+    }
+
+    fn has_buffer_sinks(&self) -> bool {
+        let mut sinks = self.nodes.iter().flat_map(|node| &node.setup.sinks);
+        sinks.any(|sink| matches!(sink.sink.kind, Some(sink::Kind::Buffer(_))))
     }
 
     /// The sources that hold each content, by node and position.
@@ -260,6 +292,7 @@ impl Coordinator {
             {
                 let content = match source.source.kind {
                     Some(source::Kind::Memory(size)) => Content::Memory(size),
+                    Some(source::Kind::Buffer(_)) => Content::Buffer,
                     _ => Content::Tree(opened.manifest_root.clone()),
                 };
                 groups

@@ -17,7 +17,7 @@ struct Held {
     /// Offset in the file less offset in the data space.
     shift: i128,
     name: Vec<u8>,
-    /// `None` where it is no file.
+    /// `None` where it is neither a file nor a buffer.
     identity: Option<Identity>,
 }
 
@@ -29,6 +29,11 @@ fn last_name(path: &[u8]) -> &[u8] {
 
 /// Whether an object of a row is a file.
 fn is_file(object: &[u8]) -> bool {
+    has_identity(object) && !object.starts_with(b"buffer:")
+}
+
+/// Whether what identifies an object says which bytes it has: a file, or a buffer of a program.
+fn has_identity(object: &[u8]) -> bool {
     !object.starts_with(b"mem:") && object != b"null:"
 }
 
@@ -44,7 +49,7 @@ impl Coordinator {
                         range: control::range(row.start, row.length),
                         shift: i128::from(row.object_offset) - i128::from(row.start),
                         name: last_name(&row.object).to_vec(),
-                        identity: is_file(&row.object).then_some(Identity {
+                        identity: has_identity(&row.object).then_some(Identity {
                             mode: None,
                             ..*identity
                         }),
