@@ -15,9 +15,13 @@ typedef enum ropewalk_result {
    */
   ROPEWALK_OK = 0,
   /*
-   The transfer has not ended.
+   The transfer has not ended; of message sockets: nothing is there yet.
    */
   ROPEWALK_UNDER_WAY = 1,
+  /*
+   The peer sends nothing more.
+   */
+  ROPEWALK_END = 2,
   /*
    The caller: what was asked for is wrong, is refused, or was cancelled.
    */
@@ -55,12 +59,27 @@ typedef enum ropewalk_role {
 } ropewalk_role;
 
 /*
+ An agent of this process. It serves the memory that it is lent, and nothing else.
+ */
+typedef struct ropewalk_agent ropewalk_agent;
+
+/*
  A failure.
  */
 typedef struct ropewalk_error ropewalk_error;
 
 /*
- A transfer that is described row by row and can be continued.
+ Waits for peers on one or more addresses.
+ */
+typedef struct ropewalk_listener ropewalk_listener;
+
+/*
+ A connection for messages over one or more interfaces. Any number of threads send with one, one at a time receives.
+ */
+typedef struct ropewalk_socket ropewalk_socket;
+
+/*
+ A transfer: of rows, or a copy between places. It can be continued.
  */
 typedef struct ropewalk_transfer ropewalk_transfer;
 
@@ -81,7 +100,7 @@ typedef struct ropewalk_row {
    */
   uint16_t port;
   /*
-   file:///path, an absolute path, mem:SIZE or null:.
+   file:///path, an absolute path, buffer:NAME of a program, mem:SIZE or null:.
    */
   const char *uri;
   /*
@@ -107,9 +126,41 @@ typedef struct ropewalk_row {
 } ropewalk_row;
 
 /*
+ A file or folder on a host, or a buffer of a program.
+ */
+typedef struct ropewalk_place {
+  /*
+   Host; NULL for this one, where the command ropewalk is started.
+   */
+  const char *host;
+  /*
+   Port of the agent there; 0 for ssh, and for this host.
+   */
+  uint16_t port;
+  /*
+   Path, or buffer:NAME of a program whose agent is at the port.
+   */
+  const char *path;
+} ropewalk_place;
+
+/*
  Called with the bytes that are safe at the destinations, and with all that are wanted.
  */
 typedef void (*ropewalk_progress)(void *user, uint64_t delivered_bytes, uint64_t total_bytes);
+
+/*
+ A range of bytes: end is the one behind the last.
+ */
+typedef struct ropewalk_range {
+  /*
+   First byte.
+   */
+  uint64_t start;
+  /*
+   The byte behind the last one.
+   */
+  uint64_t end;
+} ropewalk_range;
 
 #ifdef __cplusplus
 extern "C" {
@@ -148,7 +199,7 @@ void ropewalk_error_free(struct ropewalk_error *error);
 void ropewalk_string_free(char *text);
 
 /*
- A transfer without rows.
+ A transfer without rows and places.
  */
 struct ropewalk_transfer *ropewalk_transfer_new(void);
 
@@ -171,7 +222,7 @@ enum ropewalk_result ropewalk_transfer_token_file(struct ropewalk_transfer *tran
                                                   struct ropewalk_error **error);
 
 /*
- Most bytes per second over all readers together; 0 for no limit.
+ Most bytes per second over all readers, or destinations, together; 0 for no limit.
 
  The caller ensures:
  As ropewalk_transfer_token_file.
@@ -199,6 +250,48 @@ enum ropewalk_result ropewalk_transfer_schedule(struct ropewalk_transfer *transf
 enum ropewalk_result ropewalk_transfer_schedule_line(struct ropewalk_transfer *transfer,
                                                      const char *line,
                                                      struct ropewalk_error **error);
+
+/*
+ The secret of an agent of this process: for transfers of its buffers, and of agents with the same secret.
+
+ The caller ensures:
+ As ropewalk_transfer_token_file; agent is NULL or an agent that is not released.
+ */
+enum ropewalk_result ropewalk_transfer_token_of(struct ropewalk_transfer *transfer,
+                                                const struct ropewalk_agent *agent,
+                                                struct ropewalk_error **error);
+
+/*
+ Sets an option by the name that the command has for it: of all transfers verify, limit, streams, lane, plain and rails; of copies also
+ archive, atomic, delete, delta, destinations, hard-links and sources. Those without a value there are true or false here.
+
+ The caller ensures:
+ As ropewalk_transfer_token_file; name and value end with a zero byte.
+ */
+enum ropewalk_result ropewalk_transfer_option(struct ropewalk_transfer *transfer,
+                                              const char *name,
+                                              const char *value,
+                                              struct ropewalk_error **error);
+
+/*
+ One more source of a copy: a replica, or a part. Nothing moves before ropewalk_transfer_wait.
+
+ The caller ensures:
+ As ropewalk_transfer_token_file; given is NULL or points to a place whose texts are NULL or end with a zero byte.
+ */
+enum ropewalk_result ropewalk_transfer_from(struct ropewalk_transfer *transfer,
+                                            const struct ropewalk_place *given,
+                                            struct ropewalk_error **error);
+
+/*
+ One more destination of a copy, the copy's own path. What is there is replaced.
+
+ The caller ensures:
+ As ropewalk_transfer_from.
+ */
+enum ropewalk_result ropewalk_transfer_to(struct ropewalk_transfer *transfer,
+                                          const struct ropewalk_place *given,
+                                          struct ropewalk_error **error);
 
 /*
  Called by ropewalk_transfer_wait, in its thread, when progress was made; NULL for none.
@@ -255,6 +348,236 @@ void ropewalk_transfer_cancel(const struct ropewalk_transfer *transfer);
  As ropewalk_transfer_data_sent.
  */
 char *ropewalk_transfer_report(const struct ropewalk_transfer *transfer);
+
+/*
+ Starts an agent in this process, on threads of its own.
+
+ * address: where it listens, as 192.168.1.5:0 or [::]:7420; port 0 lets the system choose. NULL for all addresses of this host.
+ * token_file: the file with its secret; NULL for a fresh one, which transfers get by
+   ropewalk_transfer_token_of.
+ * agent: where the agent is put.
+
+ The caller ensures:
+ Texts are NULL or end with a zero byte; agent is NULL or a place for a pointer; error is NULL or a place for a pointer.
+ */
+enum ropewalk_result ropewalk_agent_new(const char *address,
+                                        const char *token_file,
+                                        struct ropewalk_agent **agent,
+                                        struct ropewalk_error **error);
+
+/*
+ Stops an agent and its part of transfers, and releases it. Memory that it was lent is the caller's again. NULL is permitted.
+
+ The caller ensures:
+ agent is NULL or was returned by ropewalk_agent_new; it is not used afterwards.
+ */
+void ropewalk_agent_free(struct ropewalk_agent *agent);
+
+/*
+ The port that it listens on.
+
+ The caller ensures:
+ agent is NULL or was returned by ropewalk_agent_new and is not released.
+ */
+uint16_t ropewalk_agent_port(const struct ropewalk_agent *agent);
+
+/*
+ Serves memory that transfers read, as buffer:NAME of this agent. Nothing is copied before a transfer needs it.
+
+ The caller ensures:
+ agent as for ropewalk_agent_port; name ends with a zero byte; error is NULL or a place for a pointer. size bytes from start on can be
+ read, and do not change, until ropewalk_agent_take_back or ropewalk_agent_free has returned.
+ */
+enum ropewalk_result ropewalk_agent_lend(struct ropewalk_agent *agent,
+                                         const char *name,
+                                         const void *start,
+                                         size_t size,
+                                         struct ropewalk_error **error);
+
+/*
+ Serves memory that transfers write, and read, as buffer:NAME of this agent.
+
+ The caller ensures:
+ As ropewalk_agent_lend; the bytes can be written, too, and nothing else reads or writes them while a transfer does.
+ */
+enum ropewalk_result ropewalk_agent_lend_writable(struct ropewalk_agent *agent,
+                                                  const char *name,
+                                                  void *start,
+                                                  size_t size,
+                                                  struct ropewalk_error **error);
+
+/*
+ Ends the use of a buffer: when it returns, the memory is the caller's again. A transfer that needs it fails. Waits for no network.
+
+ The caller ensures:
+ agent as for ropewalk_agent_port; name ends with a zero byte; error is NULL or a place for a pointer.
+ */
+enum ropewalk_result ropewalk_agent_take_back(struct ropewalk_agent *agent,
+                                              const char *name,
+                                              struct ropewalk_error **error);
+
+/*
+ Whether a transfer writes the buffer now: 1 or 0; -1 where there is none of this name. Its bytes are not to be read then.
+
+ The caller ensures:
+ As ropewalk_agent_take_back.
+ */
+int ropewalk_agent_is_busy(struct ropewalk_agent *agent,
+                           const char *name);
+
+/*
+ The ranges of a buffer that transfers have delivered, also ones that failed, in order: at most most of them.
+
+ * count: where it is put how many there are, which may be more.
+
+ The caller ensures:
+ As ropewalk_agent_take_back; ranges is NULL or has space for most ranges; count is NULL or a place for a number.
+ */
+enum ropewalk_result ropewalk_agent_written(struct ropewalk_agent *agent,
+                                            const char *name,
+                                            struct ropewalk_range *ranges,
+                                            size_t most,
+                                            size_t *count,
+                                            struct ropewalk_error **error);
+
+/*
+ Listens on every address; port 0 lets the system choose one.
+
+ * token_file: the file with the secret of both ends, with which messages are sealed; NULL only between addresses of this host.
+ * listener: where the listener is put.
+
+ The caller ensures:
+ addresses has count texts that end with a zero byte, and token_file is NULL or ends with one; listener is NULL or a place for a pointer;
+ error is NULL or a place for a pointer.
+ */
+enum ropewalk_result ropewalk_listener_new(const char *const *addresses,
+                                           size_t count,
+                                           const char *token_file,
+                                           struct ropewalk_listener **listener,
+                                           struct ropewalk_error **error);
+
+/*
+ Releases a listener; sockets that it has accepted stay. NULL is permitted.
+
+ The caller ensures:
+ listener is NULL or was returned by ropewalk_listener_new; it is not used afterwards.
+ */
+void ropewalk_listener_free(struct ropewalk_listener *listener);
+
+/*
+ The address of this number that is listened on, with its port; NULL where there are fewer. To be released with
+ ropewalk_string_free.
+
+ The caller ensures:
+ listener is NULL or was returned by ropewalk_listener_new and is not released.
+ */
+char *ropewalk_listener_address(const struct ropewalk_listener *listener, size_t number);
+
+/*
+ A descriptor for poll: readable when a peer can be accepted. It belongs to the listener; -1 for NULL.
+
+ The caller ensures:
+ As ropewalk_listener_address.
+ */
+int ropewalk_listener_descriptor(const struct ropewalk_listener *listener);
+
+/*
+ Waits for a peer, at most so many milliseconds; a negative number for no bound. ROPEWALK_UNDER_WAY: none was there.
+
+ The caller ensures:
+ As ropewalk_listener_address; socket is NULL or a place for a pointer; error is NULL or a place for a pointer.
+ */
+enum ropewalk_result ropewalk_listener_accept(const struct ropewalk_listener *listener,
+                                              int milliseconds,
+                                              struct ropewalk_socket **socket,
+                                              struct ropewalk_error **error);
+
+/*
+ Connects to a listener, over one interface for each of its addresses. Waits until a connection works.
+
+ The caller ensures:
+ As ropewalk_listener_new; socket is NULL or a place for a pointer.
+ */
+enum ropewalk_result ropewalk_socket_connect(const char *const *addresses,
+                                             size_t count,
+                                             const char *token_file,
+                                             struct ropewalk_socket **socket,
+                                             struct ropewalk_error **error);
+
+/*
+ Closes a socket and releases it: what the peer does not have is given up. NULL is permitted.
+
+ The caller ensures:
+ socket is NULL or was returned by a call of this library; it is not used afterwards.
+ */
+void ropewalk_socket_free(struct ropewalk_socket *socket);
+
+/*
+ A descriptor for poll: readable when ropewalk_socket_receive with 0 milliseconds has something to do, and until it has returned
+ ROPEWALK_UNDER_WAY. It belongs to the socket; -1 for NULL.
+
+ The caller ensures:
+ socket is NULL or was returned by a call of this library and is not released.
+ */
+int ropewalk_socket_descriptor(const struct ropewalk_socket *socket);
+
+/*
+ Sends a message from where it lies, and waits until the peer's socket has all of it.
+
+ The caller ensures:
+ As ropewalk_socket_descriptor; message points to size bytes; error is NULL or a place for a pointer.
+ */
+enum ropewalk_result ropewalk_socket_send(const struct ropewalk_socket *socket,
+                                          const void *message,
+                                          size_t size,
+                                          struct ropewalk_error **error);
+
+/*
+ Copies a message and begins to send it; waits only while 1024 are on their way. Messages arrive in the order in which they were begun.
+
+ * number: where its number is put, for ropewalk_socket_is_sent.
+
+ The caller ensures:
+ As ropewalk_socket_send; number is NULL or a place for a number.
+ */
+enum ropewalk_result ropewalk_socket_send_start(const struct ropewalk_socket *socket,
+                                                const void *message,
+                                                size_t size,
+                                                uint64_t *number,
+                                                struct ropewalk_error **error);
+
+/*
+ Whether the peer's socket has the whole message of this number. Does not wait.
+
+ The caller ensures:
+ As ropewalk_socket_descriptor.
+ */
+bool ropewalk_socket_is_sent(const struct ropewalk_socket *socket, uint64_t number);
+
+/*
+ Receives the next message into memory of the caller, and waits for it at most so many milliseconds: 0 for event loops, a negative number for no
+ bound. ROPEWALK_UNDER_WAY: none is there. ROPEWALK_END: the peer sends nothing more. One that is longer than size is an error, and stays.
+
+ * length: where the length of the message is put.
+
+ The caller ensures:
+ As ropewalk_socket_descriptor; space points to size bytes, which may all be overwritten; length is NULL or a place for a number; error is
+ NULL or a place for a pointer.
+ */
+enum ropewalk_result ropewalk_socket_receive(const struct ropewalk_socket *socket,
+                                             void *space,
+                                             size_t size,
+                                             int milliseconds,
+                                             size_t *length,
+                                             struct ropewalk_error **error);
+
+/*
+ Announces that nothing more is sent, and waits until the peer has all. Receiving goes on.
+
+ The caller ensures:
+ As ropewalk_socket_descriptor; error is NULL or a place for a pointer.
+ */
+enum ropewalk_result ropewalk_socket_finish(const struct ropewalk_socket *socket, struct ropewalk_error **error);
 
 /*
  The file with the secret of the agents. Whether it can be used; else cep_error says why not.

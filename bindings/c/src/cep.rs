@@ -89,7 +89,7 @@ pub unsafe extern "C" fn cep_token_file(file: *const c_char) -> bool {
     let result = unsafe {
         guard(&raw mut error, || {
             let file = text(file)?;
-            process.transfer().transfer.token_file(file)?;
+            process.transfer().set_token(ropewalk::read_token(file)?);
             Ok(ROPEWALK_OK)
         })
     };
@@ -110,7 +110,7 @@ pub unsafe extern "C" fn cep_schedule(given: *const ropewalk_row) {
         guard(&raw mut error, || {
             let given = given.as_ref().ok_or(Failure::Misuse("the row is NULL"))?;
             let row = crate::transfer::row(given)?;
-            process.transfer().schedule(row);
+            process.transfer().schedule(row)?;
             Ok(ROPEWALK_OK)
         });
     }
@@ -133,7 +133,7 @@ pub extern "C" fn cep_transfer() -> bool {
     loop {
         let mut process = process();
         let result = process.step();
-        let descriptor = process.transfer().transfer.descriptor();
+        let descriptor = process.transfer().borrowed_descriptor();
         let descriptor = descriptor.map(|descriptor| descriptor.try_clone_to_owned());
         if result != ROPEWALK_UNDER_WAY || process.is_event_driven {
             return result == ROPEWALK_OK;

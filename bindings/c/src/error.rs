@@ -13,8 +13,10 @@ use ropewalk::Error;
 pub enum ropewalk_result {
     /// It did what it was asked for; of a transfer: all is delivered.
     ROPEWALK_OK = 0,
-    /// The transfer has not ended.
+    /// The transfer has not ended; of message sockets: nothing is there yet.
     ROPEWALK_UNDER_WAY = 1,
+    /// The peer sends nothing more.
+    ROPEWALK_END = 2,
     /// The caller: what was asked for is wrong, is refused, or was cancelled.
     ROPEWALK_INPUT = 10,
     /// The operator of this host.
@@ -52,6 +54,23 @@ impl From<&Error> for ropewalk_error {
             kind: c_string(&kind.unwrap_or_default()),
         }
     }
+}
+
+/// A list of texts of the caller.
+///
+/// # Safety
+/// `texts` is NULL or points to `count` texts as for [`text`].
+pub(crate) unsafe fn texts<'a>(
+    texts: *const *const c_char,
+    count: usize,
+) -> Result<Vec<&'a str>, Failure> {
+    if texts.is_null() && count > 0 {
+        return Err(Failure::Misuse("a list of texts is NULL"));
+    }
+    // SAFETY: as this function demands.
+    (0..count)
+        .map(|at| unsafe { text(*texts.add(at)) })
+        .collect()
 }
 
 /// The sort of an error as a result.

@@ -7,10 +7,14 @@
 
 #![allow(non_camel_case_types, reason = "these are the names in C")]
 
+mod agent;
 mod cep;
 mod error;
+mod message;
 mod transfer;
 
+pub use agent::*;
 pub use cep::*;
 pub use error::*;
+pub use message::*;
 pub use transfer::*;

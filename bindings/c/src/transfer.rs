@@ -1,15 +1,15 @@
-//! Transfers that are described row by row.
+//! Transfers: of rows, and copies between places.
 
 use std::ffi::{c_char, c_int, c_void};
-use std::os::fd::AsRawFd as _;
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd};
 use std::ptr;
 use std::time::{Duration, Instant};
 
-use ropewalk::{ByteRate, Error, Event, Report, Row, RowTransfer};
+use ropewalk::{ByteRate, Error, Event, Place, Report, Row, RowTransfer, Running, Transfer};
 
 use crate::error::{Failure, c_string, guard, text};
 use crate::ropewalk_result::{ROPEWALK_OK, ROPEWALK_UNDER_WAY};
-use crate::{ropewalk_error, ropewalk_result};
+use crate::{ropewalk_agent, ropewalk_error, ropewalk_result};
 
 /// Which side a row is on.
 #[repr(C)]
@@ -31,7 +31,7 @@ pub struct ropewalk_row {
     pub host: *const c_char,
     /// Port of the agent.
     pub port: u16,
-    /// `file:///path`, an absolute path, `mem:SIZE` or `null:`.
+    /// `file:///path`, an absolute path, `buffer:NAME` of a program, `mem:SIZE` or `null:`.
     pub uri: *const c_char,
     /// Position in the object of the first byte.
     pub file_offset: u64,
@@ -49,39 +49,164 @@ pub struct ropewalk_row {
 pub type ropewalk_progress =
     Option<unsafe extern "C" fn(user: *mut c_void, delivered_bytes: u64, total_bytes: u64)>;
 
-/// A transfer that is described row by row and can be continued.
+/// A file or folder on a host, or a buffer of a program.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct ropewalk_place {
+    /// Host; NULL for this one, where the command `ropewalk` is started.
+    pub host: *const c_char,
+    /// Port of the agent there; 0 for ssh, and for this host.
+    pub port: u16,
+    /// Path, or `buffer:NAME` of a program whose agent is at the port.
+    pub path: *const c_char,
+}
+
+/// A transfer: of rows, or a copy between places. It can be continued.
 pub struct ropewalk_transfer {
-    pub(crate) transfer: RowTransfer,
+    rows: RowTransfer,
+    has_rows: bool,
+    copy: OfPlaces,
+    token: Option<[u8; 32]>,
+    limit: Option<ByteRate>,
+    options: Vec<(String, String)>,
     report: Option<Box<Report>>,
     progress: ropewalk_progress,
     user: *mut c_void,
 }
 
+/// What a copy is made of, and the copy while it runs.
+#[derive(Default)]
+struct OfPlaces {
+    sources: Vec<Place>,
+    destinations: Vec<Place>,
+    running: Option<Running>,
+    // Of the last one that has ended, and whether no transfer of rows began after it.
+    sent: u64,
+    is_last: bool,
+}
+
 impl ropewalk_transfer {
     pub(crate) fn new() -> Self {
         Self {
-            transfer: RowTransfer::new(),
+            rows: RowTransfer::new(),
+            has_rows: false,
+            copy: OfPlaces::default(),
+            token: None,
+            limit: None,
+            options: Vec::new(),
             report: None,
             progress: None,
             user: ptr::null_mut(),
         }
     }
 
-    pub(crate) fn schedule(&mut self, row: Row) {
-        self.transfer.schedule(row);
+    pub(crate) fn set_token(&mut self, token: [u8; 32]) {
+        self.token = Some(token);
+        self.rows.token(token);
+    }
+
+    fn is_copy(&self) -> bool {
+        !(self.copy.sources.is_empty() && self.copy.destinations.is_empty())
+    }
+
+    pub(crate) fn schedule(&mut self, row: Row) -> Result<(), Failure> {
+        if self.is_copy() {
+            return Err(Failure::Misuse("a transfer has rows, or places, not both"));
+        }
+        self.has_rows = true;
+        self.rows.schedule(row);
+        Ok(())
+    }
+
+    /// A further place of a copy.
+    fn add(&mut self, place: Place, is_source: bool) -> Result<(), Failure> {
+        if self.has_rows {
+            return Err(Failure::Misuse("a transfer has rows, or places, not both"));
+        }
+        if self.copy.running.is_some() {
+            return Err(Failure::Misuse("the copy runs; wait for its end"));
+        }
+        match is_source {
+            true => self.copy.sources.push(place),
+            false => self.copy.destinations.push(place),
+        }
+        Ok(())
     }
 
     pub(crate) fn data_sent(&self) -> u64 {
-        self.transfer.data_sent()
+        match &self.copy.running {
+            Some(running) => running.data_sent(),
+            None if self.copy.is_last => self.copy.sent,
+            None => self.rows.data_sent(),
+        }
+    }
+
+    pub(crate) fn borrowed_descriptor(&self) -> Option<BorrowedFd<'_>> {
+        match &self.copy.running {
+            Some(running) => Some(running.as_fd()),
+            None => self.rows.descriptor(),
+        }
     }
 
     pub(crate) fn descriptor(&self) -> c_int {
-        let descriptor = self.transfer.descriptor();
+        let descriptor = self.borrowed_descriptor();
         descriptor.map_or(-1, |descriptor| descriptor.as_raw_fd())
     }
 
     pub(crate) fn cancel(&self) {
-        self.transfer.cancel();
+        match &self.copy.running {
+            Some(running) => running.cancel(),
+            None => self.rows.cancel(),
+        }
+    }
+
+    /// Starts what does not run; its end, if it is there within the time.
+    fn look(&mut self, most: Duration) -> Result<Option<Report>, Error> {
+        if !self.is_copy() {
+            self.copy.is_last = false;
+            if self.rows.descriptor().is_none() {
+                for (name, value) in &self.options {
+                    self.rows.option(name, value)?;
+                }
+                if self.limit.is_some() {
+                    self.rows.limit(self.limit);
+                }
+            }
+            return self.rows.wait_for(most);
+        }
+        if self.copy.running.is_none() {
+            (self.copy.sent, self.copy.is_last) = (0, true);
+            self.copy.running = Some(self.begin()?);
+        }
+        let running = self.copy.running.as_mut();
+        running.map_or(Ok(None), |running| running.wait_for(most))
+    }
+
+    fn begin(&self) -> Result<Running, Error> {
+        let mut transfer = Transfer::new();
+        for (name, value) in &self.options {
+            transfer = transfer.option(name, value)?;
+        }
+        if let Some(limit) = self.limit {
+            transfer = transfer.limit(limit);
+        }
+        if let Some(token) = self.token {
+            transfer = transfer.token(token);
+        }
+        for place in &self.copy.sources {
+            transfer = transfer.from(place.clone());
+        }
+        for place in &self.copy.destinations {
+            transfer = transfer.to(place.clone());
+        }
+        transfer.start()
+    }
+
+    fn events(&mut self) -> Vec<Event> {
+        match &mut self.copy.running {
+            Some(running) => running.events(),
+            None => self.rows.events(),
+        }
     }
 
     /// Starts it or continues it, and waits for its end at most so long; whether it has ended.
@@ -91,14 +216,23 @@ impl ropewalk_transfer {
             let left = end.map_or(Duration::MAX, |end| {
                 end.saturating_duration_since(Instant::now())
             });
-            let ended = self.transfer.wait_for(left.min(LOOK_EVERY));
-            for event in self.transfer.events() {
+            let ended = self.look(left.min(LOOK_EVERY));
+            for event in self.events() {
                 self.take(event);
+            }
+            if !matches!(ended, Ok(None))
+                && let Some(running) = self.copy.running.take()
+            {
+                self.copy.sent = running.data_sent();
             }
             match ended {
                 Ok(None) if left.is_zero() => return Ok(false),
                 Ok(None) => {}
                 Ok(Some(report)) => {
+                    // Rows, and places, are those of one transfer.
+                    self.has_rows = false;
+                    self.copy.sources.clear();
+                    self.copy.destinations.clear();
                     self.report = Some(Box::new(report));
                     return Ok(true);
                 }
@@ -184,7 +318,7 @@ unsafe fn handle<'a>(
     unsafe { transfer.as_mut() }.ok_or(Failure::Misuse("the transfer is NULL"))
 }
 
-/// A transfer without rows.
+/// A transfer without rows and places.
 #[unsafe(no_mangle)]
 pub extern "C" fn ropewalk_transfer_new() -> *mut ropewalk_transfer {
     Box::into_raw(Box::new(ropewalk_transfer::new()))
@@ -216,13 +350,13 @@ pub unsafe extern "C" fn ropewalk_transfer_token_file(
     unsafe {
         guard(error, || {
             let (transfer, file) = (handle(transfer)?, text(file)?);
-            transfer.transfer.token_file(file)?;
+            transfer.set_token(ropewalk::read_token(file)?);
             Ok(ROPEWALK_OK)
         })
     }
 }
 
-/// Most bytes per second over all readers together; 0 for no limit.
+/// Most bytes per second over all readers, or destinations, together; 0 for no limit.
 ///
 /// # Safety
 /// As [`ropewalk_transfer_token_file`].
@@ -236,7 +370,9 @@ pub unsafe extern "C" fn ropewalk_transfer_limit(
     unsafe {
         guard(error, || {
             let rate = (bytes_per_second > 0).then_some(ByteRate(bytes_per_second));
-            handle(transfer)?.transfer.limit(rate);
+            let transfer = handle(transfer)?;
+            transfer.limit = rate;
+            transfer.rows.limit(rate);
             Ok(ROPEWALK_OK)
         })
     }
@@ -257,7 +393,7 @@ pub unsafe extern "C" fn ropewalk_transfer_schedule(
         guard(error, || {
             let transfer = handle(transfer)?;
             let given = given.as_ref().ok_or(Failure::Misuse("the row is NULL"))?;
-            transfer.schedule(row(given)?);
+            transfer.schedule(row(given)?)?;
             Ok(ROPEWALK_OK)
         })
     }
@@ -277,7 +413,119 @@ pub unsafe extern "C" fn ropewalk_transfer_schedule_line(
     unsafe {
         guard(error, || {
             let (transfer, line) = (handle(transfer)?, text(line)?);
-            transfer.schedule(line.parse()?);
+            transfer.schedule(line.parse()?)?;
+            Ok(ROPEWALK_OK)
+        })
+    }
+}
+
+/// The secret of an agent of this process: for transfers of its buffers, and of agents with the same secret.
+///
+/// # Safety
+/// As [`ropewalk_transfer_token_file`]; `agent` is NULL or an agent that is not released.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ropewalk_transfer_token_of(
+    transfer: *mut ropewalk_transfer,
+    agent: *const ropewalk_agent,
+    error: *mut *mut ropewalk_error,
+) -> ropewalk_result {
+    // SAFETY: as this function demands.
+    unsafe {
+        guard(error, || {
+            let agent = agent.as_ref().ok_or(Failure::Misuse("the agent is NULL"))?;
+            handle(transfer)?.set_token(agent.token());
+            Ok(ROPEWALK_OK)
+        })
+    }
+}
+
+/// Sets an option by the name that the command has for it: of all transfers `verify`, `limit`, `streams`, `lane`, `plain` and `rails`; of copies also
+/// `archive`, `atomic`, `delete`, `delta`, `destinations`, `hard-links` and `sources`. Those without a value there are `true` or `false` here.
+///
+/// # Safety
+/// As [`ropewalk_transfer_token_file`]; `name` and `value` end with a zero byte.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ropewalk_transfer_option(
+    transfer: *mut ropewalk_transfer,
+    name: *const c_char,
+    value: *const c_char,
+    error: *mut *mut ropewalk_error,
+) -> ropewalk_result {
+    // SAFETY: as this function demands.
+    unsafe {
+        guard(error, || {
+            let transfer = handle(transfer)?;
+            let (name, value) = (text(name)?, text(value)?);
+            match transfer.has_rows {
+                true => drop(RowTransfer::new().option(name, value)?),
+                // A copy has them all.
+                false => drop(Transfer::new().option(name, value)?),
+            }
+            transfer.options.push((name.into(), value.into()));
+            Ok(ROPEWALK_OK)
+        })
+    }
+}
+
+/// The caller's place as the library's.
+///
+/// # Safety
+/// `given` is NULL or points to a place whose texts are NULL or end with a zero byte.
+unsafe fn place(given: *const ropewalk_place) -> Result<Place, Failure> {
+    // SAFETY: as this function demands.
+    let given = unsafe { given.as_ref() }.ok_or(Failure::Misuse("the place is NULL"))?;
+    // SAFETY: as this function demands.
+    let path = unsafe { text(given.path)? };
+    let host = match given.host.is_null() {
+        true => None,
+        // SAFETY: as this function demands.
+        false => Some(unsafe { text(given.host)? }),
+    };
+    match (host, given.port, path.strip_prefix("buffer:")) {
+        (Some(host), port @ 1.., Some(name)) => Ok(Place::buffer(host, port, name)),
+        (_, _, Some(_)) => Err(Failure::Misuse(
+            "a buffer is at a program's agent; name its host and port",
+        )),
+        (Some(host), port @ 1.., None) => Ok(Place::at_agent(host, port, path)),
+        (Some(host), 0, None) => Ok(Place::over_ssh(host, path)),
+        (None, 0, None) => Ok(Place::here(path)),
+        (None, _, None) => Err(Failure::Misuse("a place with a port has no host")),
+    }
+}
+
+/// One more source of a copy: a replica, or a part. Nothing moves before [`ropewalk_transfer_wait`].
+///
+/// # Safety
+/// As [`ropewalk_transfer_token_file`]; `given` is NULL or points to a place whose texts are NULL or end with a zero byte.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ropewalk_transfer_from(
+    transfer: *mut ropewalk_transfer,
+    given: *const ropewalk_place,
+    error: *mut *mut ropewalk_error,
+) -> ropewalk_result {
+    // SAFETY: as this function demands.
+    unsafe {
+        guard(error, || {
+            handle(transfer)?.add(place(given)?, true)?;
+            Ok(ROPEWALK_OK)
+        })
+    }
+}
+
+/// One more destination of a copy, the copy's own path. What is there is replaced.
+///
+/// # Safety
+/// As [`ropewalk_transfer_from`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ropewalk_transfer_to(
+    transfer: *mut ropewalk_transfer,
+    given: *const ropewalk_place,
+    error: *mut *mut ropewalk_error,
+) -> ropewalk_result {
+    // SAFETY: as this function demands.
+    unsafe {
+        guard(error, || {
+            handle(transfer)?.add(place(given)?, false)?;
             Ok(ROPEWALK_OK)
         })
     }

@@ -124,6 +124,122 @@ fn compilers() -> Vec<&'static str> {
     found
 }
 
+/// Each compiler with what its programs run under.
+fn ways() -> Vec<(&'static str, Vec<&'static [&'static str]>)> {
+    let mut unders: Vec<&[&str]> = vec![&[]];
+    if is_there("valgrind") {
+        unders.push(&VALGRIND);
+    }
+    let all = compilers().into_iter();
+    all.map(|compiler| (compiler, unders.clone())).collect()
+}
+
+/// Memory of a program is written to files, and files are read into memory.
+#[test]
+fn buffers_are_sources_and_destinations() {
+    let scene = Scene::new(1);
+    let data: Vec<u8> = (0..3_000_000_u32).map(|at| (at / 7) as u8).collect();
+    // Not under valgrind: an agent asks for processor time, and rustix reads the kernel's vDSO for that, which valgrind has unmapped.
+    for compiler in compilers() {
+        let program = scene.compile(compiler, "buffers");
+        assert_eq!(scene.run(&[], &program), "ok\n");
+        for name in ["rows", "places"] {
+            assert!(fs::read(scene.path(name)).unwrap() == data, "{name}");
+            fs::remove_file(scene.path(name)).unwrap();
+        }
+    }
+}
+
+/// A tree is copied with options of the command.
+#[test]
+fn trees_are_copied() {
+    let scene = Scene::new(2);
+    fs::create_dir_all(scene.path("tree/b")).unwrap();
+    fs::write(scene.path("tree/a"), "first").unwrap();
+    fs::write(scene.path("tree/b/c"), "last").unwrap();
+    for (compiler, unders) in ways() {
+        let program = scene.compile(compiler, "copies");
+        for under in unders {
+            assert_eq!(scene.run(under, &program), "ok\n");
+            assert_eq!(fs::read(scene.path("copy/a")).unwrap(), b"first");
+            assert_eq!(fs::read(scene.path("copy/b/c")).unwrap(), b"last");
+            fs::remove_dir_all(scene.path("copy")).unwrap();
+        }
+    }
+}
+
+/// Messages go over two interfaces, and event loops see them.
+#[test]
+fn messages_go_over_interfaces() {
+    let scene = Scene::new(0);
+    for (compiler, unders) in ways() {
+        let program = scene.compile(compiler, "messages");
+        for under in unders {
+            assert_eq!(scene.run(under, &program), "ok\n");
+        }
+    }
+}
+
+/// What `scripts/install-c` installs is found by pkg-config, and programs are linked with the shared and with the static library.
+#[test]
+fn programs_use_what_is_installed() {
+    let (compiler, scene) = (compilers()[0], Scene::new(1));
+    if !is_there("pkg-config") {
+        return;
+    }
+    // The libraries of this build stand for those of a release.
+    let built = library();
+    let built = built.parent().unwrap();
+    let install = Command::new(here("../../scripts/install-c"))
+        .arg("--built")
+        .arg(built)
+        .arg(scene.path("installed"))
+        .output();
+    success(&install.unwrap());
+    let packed = Command::new(here("../../scripts/install-c"))
+        .env("DESTDIR", scene.path("package"))
+        .arg("--built")
+        .arg(built)
+        .arg("/usr")
+        .output();
+    success(&packed.unwrap());
+    let found = fs::read_to_string(scene.path("package/usr/lib/pkgconfig/ropewalk.pc")).unwrap();
+    assert!(found.starts_with("prefix=/usr\n"), "{found}");
+    let lib = scene.path("installed/lib");
+    assert!(scene.path("installed/share/man/man3/ropewalk.3").exists());
+    for is_static in [false, true] {
+        let mut flags = Command::new("pkg-config");
+        flags.env("PKG_CONFIG_PATH", lib.join("pkgconfig"));
+        flags.args(["--cflags", "--libs", "ropewalk"]);
+        if is_static {
+            flags.arg("--static");
+        }
+        let flags = success(&flags.output().unwrap());
+        let mut flags: Vec<&str> = flags.split_whitespace().collect();
+        let archive = lib.join("libropewalk_c.a");
+        if is_static {
+            let named = flags.iter_mut().find(|flag| **flag == "-lropewalk_c");
+            *named.unwrap() = archive.to_str().unwrap();
+        }
+        let program = scene.path(&format!("installed-{is_static}"));
+        let output = Command::new(compiler)
+            .args("-std=c99 -D_POSIX_C_SOURCE=200809L -Wall -Werror".split(' '))
+            .arg(here("tests/buffers.c"))
+            .arg("-o")
+            .arg(&program)
+            .args(&flags)
+            .output();
+        success(&output.unwrap());
+        let mut run = Command::new(&program);
+        run.arg(scene.path("token")).arg(scene.path(""));
+        run.arg(scene.agents[0].addresses()[0].port().to_string());
+        if !is_static {
+            run.env("LD_LIBRARY_PATH", &lib);
+        }
+        assert_eq!(success(&run.output().unwrap()), "ok\n");
+    }
+}
+
 /// The program of CEP Table 1 moves the data of Figure 2.
 #[test]
 fn table_1_moves_figure_2() {
@@ -170,13 +286,13 @@ fn handles_run_in_an_event_loop() {
 /// Without the marks of documentation in Rust.
 fn in_words_of_c(header: &str) -> String {
     let mut text = header.replace("# Safety", "The caller ensures:");
-    for (mark, plain) in [
-        ("[`", ""),
-        ("`](crate::ropewalk_string_free)", ""),
-        ("`]", ""),
-        ("`", ""),
-    ] {
-        text = text.replace(mark, plain);
+    // Where a link leads is said by its name.
+    while let Some((before, after)) = text.split_once("](crate::") {
+        let (_, after) = after.split_once(')').unwrap();
+        text = format!("{before}]{after}");
+    }
+    for mark in ["[`", "`]", "`"] {
+        text = text.replace(mark, "");
     }
     text
 }
@@ -185,7 +301,7 @@ fn in_words_of_c(header: &str) -> String {
 #[test]
 fn the_header_is_the_source() {
     let config = cbindgen::Config::from_file(here("cbindgen.toml")).unwrap();
-    let sources = ["error", "transfer", "cep"];
+    let sources = ["error", "transfer", "agent", "message", "cep"];
     let mut builder = cbindgen::Builder::new().with_config(config);
     for source in sources {
         builder = builder.with_src(here(&format!("src/{source}.rs")));

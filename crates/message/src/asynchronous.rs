@@ -103,6 +103,19 @@ impl AsyncMessageSocket {
         }
     }
 
+    /// What [`receive`](Self::receive) does, for those that are polled otherwise: when nothing is there, the context's task is woken by news. Until the
+    /// socket is dropped, or a future of [`receive`](Self::receive) is, memory is kept for a message of `most` bytes.
+    ///
+    /// # Errors
+    /// As [`receive`](Self::receive).
+    pub fn poll_receive(
+        &self,
+        most: usize,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<Option<Vec<u8>>, MessageError>> {
+        self.socket.poll_receive(most as u64, context)
+    }
+
     /// Announces that nothing more will be sent; done when the peer has everything. Receiving goes on.
     ///
     /// # Errors
@@ -135,6 +148,42 @@ impl MessageSocket {
         }
         state.wakers.add(context.waker());
         Poll::Pending
+    }
+
+    fn poll_receive(
+        &self,
+        most: u64,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<Option<Vec<u8>>, MessageError>> {
+        let session = &self.session;
+        let mut state = session.state();
+        let length = match state.receiver.front() {
+            Front::End => return Poll::Ready(Ok(None)),
+            Front::Unknown => None,
+            Front::Whole { length, .. } | Front::Partial { length, .. } => Some(length),
+        };
+        if let Some(length) = length.filter(|&length| length > most) {
+            return Poll::Ready(Err(MessageError::TooLong { length, room: most }));
+        }
+        // One that comes into the memory of a blocking caller is his, until what he leaves of it is kept.
+        let is_free = state.claimed.is_none() && !state.leaving;
+        if let (Front::Whole { message, length }, true) = (state.receiver.front(), is_free) {
+            let bytes = session.take_kept(&mut state, message);
+            assert_eq!(bytes.len() as u64, length, "a message with a gap");
+            state.receiver.deliver();
+            // Others that wait may have the next.
+            state.wakers.wake();
+            session.tell_credit(state);
+            return Poll::Ready(Ok(Some(bytes)));
+        }
+        // Whoever waits for it has room for it.
+        state.wanted = Some(most);
+        if length.is_some() {
+            state.receiver.claim();
+        }
+        let pending = self.pending(&mut state, context);
+        session.tell_credit(state);
+        pending
     }
 }
 
@@ -217,36 +266,7 @@ impl Future for Receiving<'_> {
     type Output = Result<Option<Vec<u8>>, MessageError>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let session = &self.socket.session;
-        let mut state = session.state();
-        let length = match state.receiver.front() {
-            Front::End => return Poll::Ready(Ok(None)),
-            Front::Unknown => None,
-            Front::Whole { length, .. } | Front::Partial { length, .. } => Some(length),
-        };
-        if let Some(length) = length.filter(|&length| length > self.most) {
-            let room = self.most;
-            return Poll::Ready(Err(MessageError::TooLong { length, room }));
-        }
-        // One that comes into the memory of a blocking caller is his, until what he leaves of it is kept.
-        let is_free = state.claimed.is_none() && !state.leaving;
-        if let (Front::Whole { message, length }, true) = (state.receiver.front(), is_free) {
-            let bytes = session.take_kept(&mut state, message);
-            assert_eq!(bytes.len() as u64, length, "a message with a gap");
-            state.receiver.deliver();
-            // Others that wait may have the next.
-            state.wakers.wake();
-            session.tell_credit(state);
-            return Poll::Ready(Ok(Some(bytes)));
-        }
-        // Whoever waits for it has room for it.
-        state.wanted = Some(self.most);
-        if length.is_some() {
-            state.receiver.claim();
-        }
-        let pending = self.socket.pending(&mut state, context);
-        session.tell_credit(state);
-        pending
+        self.socket.poll_receive(self.most, context)
     }
 }
 

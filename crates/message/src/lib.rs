@@ -37,6 +37,7 @@
 //! only addresses of this host are taken, unless `plain` is set.
 
 mod asynchronous;
+mod bell;
 mod connect;
 mod dial;
 mod error;
@@ -45,6 +46,7 @@ mod link;
 mod listen;
 mod memory;
 mod options;
+mod polled;
 mod records;
 mod remember;
 mod routing;
@@ -57,5 +59,6 @@ pub use asynchronous::AsyncMessageSocket;
 pub use error::MessageError;
 pub use listen::Listener;
 pub use options::{CutOff, Method, Mode, Options};
+pub use polled::PolledMessageSocket;
 pub use ropewalk_proto::message::cutoff::NEVER;
 pub use socket::{MessageSocket, RailReport, RecalledCutOff};

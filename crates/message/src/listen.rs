@@ -3,7 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -15,6 +15,7 @@ use ropewalk_proto::admission::{Admission, Ticket};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use socket2::{Domain, Protocol, Socket, Type};
 
+use crate::bell::Bell;
 use crate::handshake::{Answer, Answered, Introduction, PROOF_LEN, Proof};
 use crate::link::Link;
 use crate::session::Session;
@@ -51,6 +52,8 @@ struct Desk {
     sessions: Mutex<HashMap<[u8; 16], Entry>>,
     waiting: Mutex<VecDeque<Arc<Session>>>,
     arrived: Condvar,
+    /// Rung while sockets wait.
+    announced: Bell,
     /// The listener itself is still there.
     open: AtomicBool,
     /// Nobody needs the thread any more.
@@ -98,6 +101,7 @@ impl Listener {
             sessions: Mutex::default(),
             waiting: Mutex::default(),
             arrived: Condvar::new(),
+            announced: Bell::new()?,
             open: AtomicBool::new(true),
             over: AtomicBool::new(false),
             bell,
@@ -127,9 +131,16 @@ impl Listener {
     /// # Errors
     /// [`MessageError::Deadline`].
     pub fn accept(&self) -> Result<MessageSocket, MessageError> {
+        let deadline = self.door.desk.options.deadline;
+        self.accept_until(deadline.and_then(|most| Instant::now().checked_add(most)))
+    }
+
+    /// As [`accept`](Self::accept), at most until then; `None` for no limit.
+    ///
+    /// # Errors
+    /// [`MessageError::Deadline`].
+    pub fn accept_until(&self, deadline: Option<Instant>) -> Result<MessageSocket, MessageError> {
         let desk = &self.door.desk;
-        let deadline = desk.options.deadline;
-        let deadline = deadline.and_then(|most| Instant::now().checked_add(most));
         let mut waiting = desk.waiting.lock();
         loop {
             if let Some(session) = waiting.pop_front() {
@@ -141,6 +152,7 @@ impl Listener {
                 let door = self.door.clone();
                 return Ok(MessageSocket::accepted(session, door, &desk.options));
             }
+            desk.announced.quiet();
             match deadline {
                 Some(deadline) if desk.arrived.wait_until(&mut waiting, deadline).timed_out() => {
                     return Err(MessageError::Deadline);
@@ -149,6 +161,13 @@ impl Listener {
                 None => desk.arrived.wait(&mut waiting),
             }
         }
+    }
+}
+
+/// Readable while sockets wait to be accepted, as far as [`Listener::accept`] has not found that none does.
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.door.desk.announced.as_fd()
     }
 }
 
@@ -365,6 +384,7 @@ impl Desk {
             return;
         }
         self.waiting.lock().push_back(session);
+        self.announced.ring();
         self.arrived.notify_one();
     }
 }

@@ -296,7 +296,21 @@ impl MessageSocket {
     pub fn receive(&self, room: &mut [u8]) -> Result<Option<usize>, MessageError> {
         let until = self.until();
         let _one = self.turn(until)?;
-        self.receive_until(room, until)
+        self.receive_next(room, until)
+    }
+
+    /// As [`receive`](Self::receive), at most until a time that is this call's alone.
+    ///
+    /// # Errors
+    /// As [`receive`](Self::receive).
+    pub fn receive_until(
+        &self,
+        room: &mut [u8],
+        until: Instant,
+    ) -> Result<Option<usize>, MessageError> {
+        let until = Some(until);
+        let _one = self.turn(until)?;
+        self.receive_next(room, until)
     }
 
     /// Receives the next message into memory of its own, of at most `most` bytes; else as
@@ -314,7 +328,7 @@ impl MessageSocket {
             let room = most as u64;
             let fits = usize::try_from(length).ok().filter(|_| length <= room);
             let mut bytes = vec![0; fits.ok_or(MessageError::TooLong { length, room })?];
-            match self.receive_until(&mut bytes, until) {
+            match self.receive_next(&mut bytes, until) {
                 Ok(Some(length)) => {
                     bytes.truncate(length);
                     return Ok(Some(bytes));
@@ -355,7 +369,7 @@ impl MessageSocket {
         }
     }
 
-    fn receive_until(
+    fn receive_next(
         &self,
         room: &mut [u8],
         until: Option<Instant>,
