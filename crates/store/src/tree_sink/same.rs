@@ -262,8 +262,10 @@ impl Tree {
         let all = self.entries.len();
         let starts: Vec<usize> = (0..all).step_by(LOOKED_AT).collect();
         let looks = Mutex::new(BTreeMap::new());
+        // Asked once: it looks at all entries.
+        let specials = Self::has_specials(&self.entries);
         parallel::for_each(&starts, |&start| {
-            let looked = self.look_at(dest.as_fd(), start..all.min(start + LOOKED_AT));
+            let looked = self.look_at(dest.as_fd(), start..all.min(start + LOOKED_AT), specials);
             lock(&looks).insert(start, looked);
             Ok(())
         })?;
@@ -289,12 +291,18 @@ impl Tree {
     }
 
     /// Looks at what has the names of some entries that follow each other.
-    fn look_at(&self, dest: BorrowedFd<'_>, objects: Range<usize>) -> Result<Looked, StoreError> {
+    ///
+    /// * `specials`: special files of DEST are part of the copy.
+    fn look_at(
+        &self,
+        dest: BorrowedFd<'_>,
+        objects: Range<usize>,
+        specials: bool,
+    ) -> Result<Looked, StoreError> {
         let mut looked = Looked::default();
         let mut folders = Folders::new(dest);
         let mut absent: HashSet<&[u8]> = HashSet::new();
         let is_early = self.early.is_wished;
-        let specials = Self::has_specials(&self.entries);
         for at in objects {
             let (object, entry) = (at as u32, &self.entries[at]);
             let Some(parent) = parent_of(&entry.path) else {
