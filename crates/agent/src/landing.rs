@@ -176,6 +176,8 @@ impl SinkSet {
             all.passed_files += present.passed_files;
             all.passed_bytes += present.passed_bytes;
             all.taken_bytes += present.taken_bytes;
+            all.wrong.extend(present.wrong);
+            all.wrong_more += present.wrong_more;
         }
         all
     }
@@ -306,11 +308,11 @@ impl SinkSet {
         self.sinks.iter().for_each(|placed| placed.sink.keep_more());
     }
 
-    /// The sinks are about to end: a transfer that begins now waits for that.
-    pub fn note_ending(&self) {
-        self.sinks
-            .iter()
-            .for_each(|placed| placed.sink.note_ending());
+    /// The sinks are about to end: a transfer that begins now waits for that. Whether such a one can know of each.
+    pub fn note_ending(&self) -> bool {
+        let sinks = self.sinks.iter();
+        let noted = sinks.map(|placed| placed.sink.note_ending());
+        noted.fold(true, |all, noted| all & noted)
     }
 
     /// Bytes that holders refused.

@@ -466,8 +466,9 @@ impl Fetch {
             state.node.handle_master_gone(now);
             state.node.grace_over_at().is_none_or(|at| at <= now)
         };
-        if let Some(sinks) = self.sinks().filter(|_| !is_over) {
-            sinks.note_ending();
+        let sinks = self.sinks().filter(|_| !is_over);
+        if sinks.is_some_and(|sinks| !sinks.note_ending()) {
+            self.state.lock().node.handle_unseen();
         }
     }
 

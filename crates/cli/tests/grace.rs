@@ -128,6 +128,24 @@ fn started_agents_finish_and_end() {
     assert_gone(&all[1..]);
 }
 
+/// Nothing shows the next command that agents go on with what has no journal: these end with their command, and give nothing a name
+/// after that.
+#[test]
+fn what_has_no_journal_ends_with_its_command() {
+    let place = Place::new();
+    std::fs::create_dir(place.path("set")).unwrap();
+    std::fs::write(place.path("set/large"), bytes(LARGE, 2)).unwrap();
+    let args = ["copy", "--check", "none", "--limit", LIMIT, "set", "copy"];
+    let mut moving = Moving::start(&place, &args);
+    moving.until_delivered(8 << 20);
+    let all = family(moving.child.id() as i32);
+    kill(all[0]);
+    moving.child.wait().unwrap();
+    assert_gone(&all[1..]);
+    assert!(!place.path("copy").exists());
+    assert_eq!(temporary(place.dir.path()), [""; 0]);
+}
+
 /// Ctrl-C is an order: nothing goes on.
 #[test]
 fn an_interrupted_copy_does_not_go_on() {

@@ -38,6 +38,14 @@ pub struct Candidate {
     pub aim: Aim,
 }
 
+impl Candidate {
+    /// Its bytes in the data space.
+    #[must_use]
+    pub fn space(&self) -> Range {
+        Range::new(self.start, self.start + self.len)
+    }
+}
+
 /// What is wanted to be known of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Aim {

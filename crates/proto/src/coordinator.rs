@@ -322,10 +322,7 @@ impl Coordinator {
         if state.is_receiver() && state.group.is_none() {
             state.present_bytes += state.have(&control::range_set(&present.ranges));
             state.adopted_bytes += state.have(&control::range_set(&present.adopted));
-            state.present_files += present.files;
-            state.passed_files += present.passed_files;
-            state.passed_bytes += present.passed_bytes;
-            state.taken_bytes += present.taken_bytes;
+            state.count_present(present);
             // The plan's end was that of all bytes.
             self.balancer.look_soon();
         }

@@ -168,8 +168,9 @@ pub struct Node {
     is_renamed: bool,
     notes: Vec<String>,
     end: Option<End>,
-    // Its master is gone.
+    // Its master is gone; and another transfer to its destination would not see that it goes on.
     grace: Option<Grace>,
+    is_unseen: bool,
     // Until speeds are known the master wants statuses this often.
     beat: Option<Nanos>,
 }
@@ -203,6 +204,7 @@ impl Node {
             notes: Vec::new(),
             end: None,
             grace: None,
+            is_unseen: false,
             beat: Some(beat).filter(|beat| *beat > Nanos::ZERO),
         }
     }

@@ -584,6 +584,12 @@ pub struct LandingReport {
     /// Bytes of files that an earlier transfer had begun to write, which were not sent and `wanted_bytes` does not count either.
     #[serde(default)]
     pub resumed_bytes: u64,
+    /// Files that an earlier transfer had begun to write, and that were not what it recorded when they were read again.
+    #[serde(default)]
+    pub wrong: Vec<WrongReport>,
+    /// Further ones, beyond those listed.
+    #[serde(default)]
+    pub wrong_more: u64,
     /// Bytes of chunks that replaced files had at the same place, which were not sent and `wanted_bytes` does not count either.
     #[serde(default)]
     pub taken_bytes: u64,
@@ -617,6 +623,17 @@ pub struct LandingReport {
     pub temporary_names_left_out: u64,
     /// Sockets, pipes and devices in a source tree, left out.
     pub special_files_left_out: u64,
+}
+
+/// A file that an earlier transfer left, and that is not what it recorded.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WrongReport {
+    /// Name of the node.
+    pub node: String,
+    /// With the name of the source's folder.
+    pub file: String,
+    /// How many bytes were not taken over for that: `wanted_bytes` counts them.
+    pub bytes: u64,
 }
 
 /// Something that no source has and could not be removed.

@@ -138,8 +138,8 @@ impl FileSink {
             if let Some((origins, _)) = resumed {
                 row.sources = Sources::of(&layout, object, origins);
             }
+            await_endings(&row.file.path, id)?;
             if !row.sources.is_empty() {
-                await_endings(&row.file.path, id)?;
                 row.progress = Mutex::new(Progress::of(None));
             }
             rows.push(row);
@@ -614,9 +614,10 @@ impl Sink for FileSink {
         self.rows().iter().for_each(|row| row.give_up(bytes));
     }
 
-    fn note_ending(&self) {
+    fn note_ending(&self) -> bool {
         let rows = self.rows().iter();
-        rows.for_each(|row| lock(&row.progress).note_ending());
+        let noted = rows.map(|row| lock(&row.progress).note_ending());
+        noted.fold(true, |all, noted| all & noted)
     }
 
     fn set_aside(&self) {

@@ -58,7 +58,7 @@ pub use pattern::{PATTERN_PERIOD, PatternSource, pattern_byte};
 pub use place::Place;
 pub use remains::{Remain, RemainState, remains};
 pub use roots::{Access, Roots};
-pub use sink::{Landed, NullSink, Present, Removed, Sink, SinkExtent, Unit};
+pub use sink::{Landed, NullSink, Present, Removed, Sink, SinkExtent, Unit, Wrong};
 pub use source::{Extent, FileSource, Identity, Source, identity, open_whole};
 pub use staging::{make_folder, remove_empty_folder, remove_temporary};
 pub use tree_sink::{

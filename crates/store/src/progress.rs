@@ -175,10 +175,8 @@ impl Progress {
         let Some(journal) = self.open_journal().filter(|_| !fresh.is_empty()) else {
             return;
         };
-        let appended = append(journal, &fresh).and_then(|()| match is_ending {
-            true => journal.note_ending(),
-            false => Ok(()),
-        });
+        let appended = append(journal, &fresh);
+        let appended = appended.and_then(|()| end_with(journal, is_ending));
         let appended = appended.and_then(|()| journal.sync());
         let appended = appended.and_then(|()| match is_first {
             true => rustix::fs::fsync(stage.folder),
@@ -207,15 +205,22 @@ impl Progress {
 
     /// Takes back records of files. Whether no journal vouches for them any more.
     pub fn forget(&mut self, gone: impl IntoIterator<Item = u32>) -> bool {
+        let is_ending = self.is_ending;
         let Some(journal) = self.open_journal() else {
             return true;
         };
-        journal.forget(gone).and_then(|()| journal.sync()).is_ok()
+        let written = journal.forget(gone);
+        let written = written.and_then(|()| end_with(journal, is_ending));
+        written.and_then(|()| journal.sync()).is_ok()
     }
 
     /// Takes back records of files that are of no use any more, without waiting for that to be on stable storage.
     pub fn drop_records(&mut self, named: impl IntoIterator<Item = u32>) {
-        let written = self.open_journal().map(|journal| journal.forget(named));
+        let is_ending = self.is_ending;
+        let written = self.open_journal().map(|journal| {
+            let written = journal.forget(named);
+            written.and_then(|()| end_with(journal, is_ending))
+        });
         self.has_failed |= written.is_some_and(|written| written.is_err());
     }
 
@@ -258,19 +263,26 @@ impl Progress {
         }
     }
 
-    /// Notes that the sink is about to end: the next transfer waits for that.
-    pub fn note_ending(&mut self) {
+    /// Notes that the sink is about to end: the next transfer waits for that. Whether it is noted; where it is not, the next one does not
+    /// wait.
+    pub fn note_ending(&mut self) -> bool {
         self.is_ending = true;
-        if let Some(journal) = self.open_journal() {
-            // Without it the next transfer does not wait.
-            let _ = journal.note_ending();
-        }
+        let noted = self.open_journal().map(Journal::note_ending);
+        noted.is_some_and(|noted| noted.is_ok())
     }
 
     /// Ends recording and releases the journal: what is left is the next transfer's.
     pub fn end_journal(&mut self) {
         self.has_ended = true;
         self.journal = None;
+    }
+}
+
+/// Has the last record say that the sink is about to end, where it is.
+fn end_with(journal: &mut Journal, is_ending: bool) -> Result<(), Errno> {
+    match is_ending {
+        true => journal.note_ending(),
+        false => Ok(()),
     }
 }
 
@@ -313,14 +325,20 @@ mod tests {
         };
         record(&mut progress, 0);
         assert!(!is_ending());
-        progress.note_ending();
+        assert!(progress.note_ending());
         assert!(is_ending());
         record(&mut progress, 10);
+        assert!(is_ending());
+        progress.drop_records([3]);
+        assert!(is_ending());
+        progress.forget([4]);
         assert!(is_ending());
         assert_eq!(progress.recorded.len_bytes(), 20);
         let recorded = journal::read_unlocked(&folder, b".to.ropewalk-1.journal");
         assert_eq!(recorded[0].safe.len_bytes(), 20);
         progress.end_journal();
         assert!(!is_ending());
+        assert!(!progress.note_ending(), "no other transfer would see it");
+        assert!(!Progress::off().note_ending());
     }
 }

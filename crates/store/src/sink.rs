@@ -131,8 +131,11 @@ pub trait Sink: Send + Sync {
     /// Bytes that holders refused: their files changed, or cannot be read. These are not worth keeping.
     fn give_up(&self, _bytes: &RangeSet) {}
 
-    /// The sink is about to end: a transfer that begins now waits for that.
-    fn note_ending(&self) {}
+    /// The sink is about to end: a transfer that begins now waits for that. Whether such a one can know of it; what gives no names to
+    /// files need not be known.
+    fn note_ending(&self) -> bool {
+        true
+    }
 
     /// Ends a transfer of which no file is to have its name. Where much is safe, it stays under its temporary name for a later
     /// transfer; else as [`Sink::discard`], which is for contents that are wrong.
@@ -169,6 +172,20 @@ pub struct Present {
     pub passed_bytes: u64,
     /// How many of the adopted bytes are chunks that files of the destination have, not ones that an earlier transfer wrote.
     pub taken_bytes: u64,
+    /// Files that an earlier transfer left and that have not the bytes any more that it recorded: in order, the first ones, and how many
+    /// more there are.
+    pub wrong: Vec<Wrong>,
+    /// See `wrong`.
+    pub wrong_more: u64,
+}
+
+/// A file that has not the bytes any more that an earlier transfer recorded.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Wrong {
+    /// Below the destination; empty for a copy of one file.
+    pub path: Vec<u8>,
+    /// How many bytes of it: they are to be written again.
+    pub bytes: u64,
 }
 
 impl Present {

@@ -24,7 +24,7 @@
 //! Owners, and extended attributes, are set where the manifest has them, as far as possible; the set-user and set-group bits
 //! only together with the owner, without which they would give rights to the wrong one.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ffi::OsStr;
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -106,6 +106,8 @@ struct Tree {
     new_names: Mutex<BTreeSet<Vec<u8>>>,
     /// A commit has begun to move entries into DEST: what is missing in the stage may be there.
     moving: AtomicBool,
+    /// A commit has begun: files that stay may get times, modes and further names.
+    gives: AtomicBool,
     /// Files made here, by inode: one that is found to exist already may be another entry's.
     made: Mutex<HashMap<u64, u32>>,
     /// Of each entry, whether its file was opened here, or has bytes that an earlier transfer made safe: it is not made again.
@@ -129,6 +131,8 @@ struct Tree {
     /// Sources on this host, of which nothing is removed.
     sources: OnceLock<Vec<PathBuf>>,
     progress: Mutex<Progress>,
+    /// How many bytes of files were left by an earlier transfer and are not what it recorded.
+    wrong: BTreeMap<u32, u64>,
     /// A commit has ended well.
     named: AtomicBool,
     kept_state: Mutex<kept::KeptState>,
@@ -257,7 +261,8 @@ impl TreeSink {
             There::Replaced { names_early, .. } => *names_early,
             There::Known(..) => false,
         };
-        if wish.is_some() {
+        // Of a shared copy the first node has.
+        if !matches!(there, There::Known(..)) {
             await_endings(dest, id)?;
         }
         let (mut tree, layout, inside) = Tree::open(dest, parts, id)?;
@@ -298,6 +303,7 @@ impl TreeSink {
             tree.note_all_standing()?;
         }
         let leftovers = wish.map_or_else(Vec::new, |wish| tree.find_leftovers(wish));
+        tree.wrong = Tree::found_wrong(&leftovers);
         tree.begin(&layout, &leftovers, shared)
             .inspect_err(|_| tree.remove_unused_journal())?;
         let endures_full_disk = tree.is_early();
@@ -384,6 +390,7 @@ impl Tree {
             root: None,
             new_names: Mutex::default(),
             moving: AtomicBool::new(false),
+            gives: AtomicBool::new(false),
             made: Mutex::default(),
             stood: Mutex::default(),
             landed: Mutex::default(),
@@ -397,6 +404,7 @@ impl Tree {
             removes: OnceLock::new(),
             sources: OnceLock::new(),
             progress: Mutex::new(Progress::off()),
+            wrong: BTreeMap::new(),
             named: AtomicBool::new(false),
             kept_state: Mutex::default(),
             unmade: Mutex::default(),

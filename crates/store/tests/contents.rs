@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use ropewalk_model::{Range, RangeSet};
 use ropewalk_store::{
     Act, Adopt, Check, Comparing, Contents, Entry, EntryKind, FileSource, Filter, Hashes, Keep,
-    Part, Scan, Sink as _, Source as _, Stays, StoreError, TreeSink, Unit, Wish,
+    Part, Scan, Sink as _, Source as _, Stays, StoreError, TreeSink, Unit, Wish, Wrong,
 };
 
 mod support;
@@ -277,17 +277,24 @@ fn one_file_is_compared() {
     assert!(snapshot(&from) == snapshot(&to));
     assert_eq!(inode(&to), before);
 
-    set_times(&to, 5, 5);
-    let (asked, parts) = Asked::of(&from, Keep::default());
-    let sink = TreeSink::update(&to, &parts, &id(1), wish(&asked, Check::Contents, false)).unwrap();
-    assert_eq!(sink.present().unchanged.len_bytes(), 3 << 20);
-    overwrite(&to, 9, b"changed");
-    let error = sink.commit().unwrap_err();
-    assert!(
-        matches!(error, StoreError::ChangedAtDestination { .. }),
-        "{error}"
-    );
-    sink.discard();
+    for has_old_time in [false, true] {
+        std::fs::write(&to, bytes(1, 3 << 20)).unwrap();
+        set_times(&to, 5, 5);
+        let (asked, parts) = Asked::of(&from, Keep::default());
+        let wish = wish(&asked, Check::Contents, false);
+        let sink = TreeSink::update(&to, &parts, &id(1), wish).unwrap();
+        assert_eq!(sink.present().unchanged.len_bytes(), 3 << 20);
+        overwrite(&to, 9, b"changed");
+        if has_old_time {
+            set_times(&to, 5, 5);
+        }
+        let error = sink.commit().unwrap_err();
+        assert!(
+            matches!(error, StoreError::ChangedAtDestination { .. }),
+            "{has_old_time}: {error}"
+        );
+        sink.discard();
+    }
 }
 
 /// A source that cannot be asked leaves nothing decided, and nothing made.
@@ -455,6 +462,53 @@ fn chunks_outlive_a_killed_run() {
     assert!(files(&from) == files(&to));
 }
 
+/// On a disk without space for the files replaced and the new ones together chunks of as many files are taken over as have it; the others
+/// are sent, one after the other, and each frees the space of the older one.
+#[test]
+fn chunks_are_taken_as_far_as_there_is_space() {
+    const FILES: u64 = 6;
+    let (_keep, folder) = folder();
+    let from = folder.join("from");
+    std::fs::create_dir(&from).unwrap();
+    let contents = |file: u64| bytes(file, 2 << 20);
+    for file in 0..FILES {
+        std::fs::write(from.join(format!("{file}")), contents(file)).unwrap();
+    }
+    sys::on_small_disk(16 << 20, |disk| {
+        let to = disk.join("to");
+        std::fs::create_dir(&to).unwrap();
+        for file in 0..FILES {
+            let mut older = contents(file);
+            older[(MIB as usize)..].fill(file as u8 + 1);
+            std::fs::write(to.join(format!("{file}")), older).unwrap();
+        }
+        let (asked, parts) = Asked::of(&from, Keep::default());
+        let wish = Wish {
+            names_early: true,
+            ..wish(&asked, Check::Time, true)
+        };
+        let sink = TreeSink::update(&to, &parts, &id(1), wish).unwrap();
+        let taken = sink.present().adopted;
+        assert!((MIB..FILES * MIB).contains(&taken.len_bytes()), "{taken:?}");
+        let all = asked.source.layout().ranges();
+        for range in all.difference(&taken).iter() {
+            for unit in asked.source.layout().units(range) {
+                let mut buffer = vec![0; unit.len() as usize];
+                asked.source.read_at(unit.start, &mut buffer).unwrap();
+                while let Err(error) = sink.write_at(unit.start, &buffer) {
+                    assert!(error.is_full_disk(), "{error}");
+                    sink.make_ready(&RangeSet::from(Range::new(0, unit.start)));
+                    sink.sync().unwrap();
+                    assert!(sink.name_ready() > 0);
+                }
+            }
+        }
+        sink.commit().unwrap();
+        assert!(files(&from) == files(&to));
+        assert_eq!(names(disk), ["to"]);
+    });
+}
+
 /// Bytes that an earlier run left and that are not what it recorded any more are sent again, where they are hashed first; without that
 /// they are believed.
 #[test]
@@ -491,6 +545,12 @@ fn what_is_left_is_verified() {
         let sink = TreeSink::update(&to, &parts, &id(2), wish).unwrap();
         // The sixth has no hash.
         let sent = if verifies { 4 } else { 2 } * MIB;
+        let wrong = sink.present().wrong;
+        let expected = Wrong {
+            path: Vec::new(),
+            bytes: MIB,
+        };
+        assert_eq!(wrong, [expected][..usize::from(verifies)]);
         assert_eq!(finish(&asked.source, &sink), sent);
         assert_eq!(std::fs::read(&to).unwrap() == bytes(1, 8 << 20), verifies);
     }

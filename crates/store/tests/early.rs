@@ -154,17 +154,21 @@ fn a_killed_copy_is_gone_on_with() {
 /// A file that was changed or removed at the destination after it had its name is reported at the end, by name.
 #[test]
 fn what_changes_after_it_was_named_is_told() {
-    for is_removed in [false, true] {
+    for change in ["removed", "another length", "written in place"] {
         let (_keep, folder) = folder();
         let (from, to) = (make_sources(&folder), make_older(&folder));
         let (source, sink) = early_pair(&from, &to, &id(1));
         let end = source.layout().ranges().last().unwrap().end;
         assert_eq!(give_names(&source, &sink, Range::new(0, end)), 4);
-        match is_removed {
-            true => std::fs::remove_file(to.join("b")).unwrap(),
-            false => std::fs::write(to.join("b"), "another").unwrap(),
+        match change {
+            "removed" => std::fs::remove_file(to.join("b")).unwrap(),
+            "another length" => std::fs::write(to.join("b"), "another").unwrap(),
+            _ => {
+                let file = std::fs::File::options().write(true).open(to.join("b"));
+                std::io::Write::write_all(&mut file.unwrap(), b"another").unwrap();
+            }
         }
-        let error = sink.commit().unwrap_err();
+        let error = sink.commit().expect_err(change);
         let StoreError::ChangedAtDestination { path } = &error else {
             panic!("{error}");
         };
@@ -234,6 +238,39 @@ fn an_incomplete_copy_counts_what_has_its_name() {
     assert_eq!((landed.replaced_files, landed.added_files), (1, 2));
     assert_eq!(std::fs::read(to.join("a")).unwrap(), bytes(0, 3000));
     assert_eq!(std::fs::read(to.join("old/d")).unwrap(), b"older");
+}
+
+/// A copy that ends while its files get their names loses none of them, whichever comes first.
+#[test]
+fn the_end_of_a_copy_meets_names_that_are_given() {
+    const FILES: usize = 60;
+    for round in 0..30 {
+        let (_keep, folder) = folder();
+        let (from, to) = (folder.join("from"), folder.join("to"));
+        std::fs::create_dir(&from).unwrap();
+        std::fs::create_dir(&to).unwrap();
+        for file in 0..FILES {
+            std::fs::write(from.join(format!("{file:03}")), bytes(file as u64, 100)).unwrap();
+        }
+        let (source, sink) = early_pair(&from, &to, &id(round));
+        let all = source.layout().ranges().len_bytes();
+        let most = Range::new(0, all - 100);
+        write(&source, &sink, most);
+        sink.make_ready(&RangeSet::from(most));
+        sink.sync().unwrap();
+        let begin = std::sync::Barrier::new(2);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                begin.wait();
+                sink.name_ready()
+            });
+            begin.wait();
+            let missing = RangeSet::from(Range::new(all - 100, all));
+            assert!(sink.commit_whole_files(&missing).unwrap(), "{round}");
+        });
+        assert_eq!(names(&to).len(), FILES - 1, "{round}");
+        assert_eq!(sink.landed().added_files, FILES as u64 - 1);
+    }
 }
 
 /// Files that stay though they are older or newer are not touched, and the copy is complete.

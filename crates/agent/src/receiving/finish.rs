@@ -69,7 +69,7 @@ impl Fetch {
     /// * `settled`: from before the end.
     pub(super) fn record_last(&self, sinks: &SinkSet, settled: Option<Settled>) {
         // Before the sync, which takes a while.
-        sinks.note_ending();
+        let _ = sinks.note_ending();
         let settled = settled.filter(|_| !self.member.options.no_sync);
         if let Some(settled) = settled
             && sinks.sync().is_ok()

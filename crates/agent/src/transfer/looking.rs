@@ -78,8 +78,15 @@ impl Looked {
 /// The messages that say what is there.
 pub(crate) fn present_messages(present: &Present) -> Vec<control::Present> {
     let mut messages = Vec::new();
-    if present.files + present.passed_files + present.taken_bytes > 0 {
+    let counted = present.files + present.passed_files + present.taken_bytes;
+    if counted + present.wrong_more > 0 || !present.wrong.is_empty() {
+        let wrong = present.wrong.iter().map(|wrong| control::Wrong {
+            path: wrong.path.clone(),
+            bytes: wrong.bytes,
+        });
         messages.push(control::Present {
+            wrong: wrong.collect(),
+            wrong_more: present.wrong_more,
             files: present.files,
             passed_files: present.passed_files,
             passed_bytes: present.passed_bytes,

@@ -1,6 +1,7 @@
 //! A transfer whose master is gone without an order to end: it goes on for a time of grace, which [`ropewalk_proto::node::Grace`] and the
 //! node's machine decide.
 
+use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -56,13 +57,41 @@ impl Transfer {
         is_asked || self.member.has_ended() || over_at.all(|at| at <= now)
     }
 
-    /// Whether another transfer writes to one of its destinations.
+    /// Whether another transfer writes to one of its destinations, or above or below it.
     pub fn meets(&self, other: &Self) -> bool {
-        self.paths.iter().any(|path| other.paths.contains(path))
+        let others = || other.paths.iter();
+        self.paths
+            .iter()
+            .any(|path| others().any(|other| are_one_place(path, other)))
     }
 
     /// Where its master is gone, another transfer to its destination waits for its end.
     pub fn end_grace(&self) {
         self.is_awaited.store(true, Ordering::Release);
+    }
+}
+
+/// Whether what is written to one path may be at the other one, too: a tree has all that is below it.
+fn are_one_place(path: &Path, other: &Path) -> bool {
+    path.starts_with(other) || other.starts_with(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A file of a tree is in the tree's place; names that only begin alike are not.
+    #[test]
+    fn places_that_meet() {
+        for (path, other, meet) in [
+            ("/to", "/to", true),
+            ("/to", "/to/sub/file", true),
+            ("/to/sub", "/to", true),
+            ("/to", "/too", false),
+            ("/to/a", "/to/b", false),
+        ] {
+            let found = are_one_place(Path::new(path), Path::new(other));
+            assert_eq!(found, meet, "{path} {other}");
+        }
     }
 }

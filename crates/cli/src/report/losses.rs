@@ -1,4 +1,4 @@
-//! What is missing and what is left: printed whatever else is asked for.
+//! What is missing, what was wrong and what is left: printed whatever else is asked for.
 
 use std::fmt::Write as _;
 
@@ -17,7 +17,7 @@ const RANGES_MAX: usize = 3;
 /// Notes shown.
 const NOTES_MAX: usize = 8;
 
-/// What is missing and what is left, as lines.
+/// What is missing, what was wrong and what is left, as lines.
 pub(super) fn text(report: &Report) -> String {
     let mut out = String::new();
     // Writing to a string cannot fail.
@@ -25,6 +25,7 @@ pub(super) fn text(report: &Report) -> String {
     let _ = write_ranges(&mut out, report);
     let _ = write_left_out(&mut out, report);
     let _ = write_not_removed(&mut out, report);
+    let _ = write_wrong(&mut out, report);
     let _ = write_left(&mut out, report);
     out
 }
@@ -113,6 +114,25 @@ fn write_not_removed(out: &mut String, report: &Report) -> std::fmt::Result {
     Ok(())
 }
 
+/// What an earlier run left and this one has not taken over.
+fn write_wrong(out: &mut String, report: &Report) -> std::fmt::Result {
+    let landing = &report.landing;
+    for one in landing.wrong.iter().take(LINES_MAX) {
+        let (node, file) = (escape::line(&one.node), escape::line(&one.file));
+        writeln!(
+            out,
+            "wrong      {node}: {file}: {} that an earlier run left are not what it recorded, and were not taken over",
+            format_bytes(one.bytes)
+        )?;
+    }
+    let shown = landing.wrong.len().saturating_sub(LINES_MAX) as u64;
+    let more = shown + landing.wrong_more;
+    if more > 0 {
+        writeln!(out, "           and {}", count(more, "more file"))?;
+    }
+    Ok(())
+}
+
 fn write_left(out: &mut String, report: &Report) -> std::fmt::Result {
     for left in report.left.iter().take(LINES_MAX) {
         let (node, path) = (escape::line(&left.node), escape::line(&left.path));
@@ -158,7 +178,7 @@ pub(super) fn notes(notes: &[&String]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use ropewalk_proto::report::{LeftReport, MissingFile};
+    use ropewalk_proto::report::{LeftReport, MissingFile, WrongReport};
 
     use super::super::sample::report;
     use super::*;
@@ -178,6 +198,12 @@ mod tests {
             reason: "it vanished while it was copied".into(),
         }];
         report.missing_files_more = 1;
+        report.landing.wrong = vec![WrongReport {
+            node: "b".into(),
+            file: "big/f6".into(),
+            bytes: 2_000_000,
+        }];
+        report.landing.wrong_more = 2;
         report.left = vec![
             LeftReport {
                 node: "b".into(),
@@ -211,6 +237,8 @@ mod tests {
             text(&report),
             "missing    big/f\\u{1b}5 (30 MB): it vanished while it was copied\n           \
              and 1 more file\n\
+             wrong      b: big/f6: 2 MB that an earlier run left are not what it recorded, and were not taken over\n           \
+             and 2 more files\n\
              left       b: /x/.set.ropewalk-1, 5 kB; nothing uses it, remove it\n\
              left       b: /x/.kept.ropewalk-1, 5 kB; kept, as --keep-partial asks; 1 kB of it are valid\n\
              left       c: /x/.set.ropewalk-2, about 5 kB, if its agent was killed; nothing uses it, remove it\n"

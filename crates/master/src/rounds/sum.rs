@@ -133,6 +133,11 @@ fn landing(known: &[&Report], first: &Report, end: &Report) -> LandingReport {
         kept_bytes: first.landing.kept_bytes,
         resumed_bytes: first.landing.resumed_bytes,
         taken_bytes: first.landing.taken_bytes,
+        wrong: known
+            .iter()
+            .flat_map(|round| round.landing.wrong.clone())
+            .collect(),
+        wrong_more: sum(|landing| landing.wrong_more),
         removed_files: sum(|landing| landing.removed_files),
         removed_folders: sum(|landing| landing.removed_folders),
         bits_not_kept: sum(|landing| landing.bits_not_kept),

@@ -838,6 +838,20 @@ pub struct Present {
     /// of `adopted`, those of files that the destination has; in one message of several
     #[prost(uint64, tag = "8")]
     pub taken_bytes: u64,
+    /// files that an earlier transfer left, and that are not what it recorded; a few at most, in one message of several
+    #[prost(message, repeated, tag = "9")]
+    pub wrong: ::prost::alloc::vec::Vec<Wrong>,
+    #[prost(uint64, tag = "10")]
+    pub wrong_more: u64,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Wrong {
+    /// as in Listed
+    #[prost(bytes = "vec", tag = "1")]
+    pub path: ::prost::alloc::vec::Vec<u8>,
+    /// that are not what was recorded
+    #[prost(uint64, tag = "2")]
+    pub bytes: u64,
 }
 /// What a dry run would do at a destination, sorted by path; several messages, before the last Present.
 #[derive(Clone, PartialEq, ::prost::Message)]

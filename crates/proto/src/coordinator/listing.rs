@@ -98,9 +98,7 @@ impl Coordinator {
         }
         let state = &mut self.nodes[node as usize];
         state.present_bytes += there.len_bytes();
-        state.present_files += present.files;
-        state.passed_files += present.passed_files;
-        state.passed_bytes += present.passed_bytes;
+        state.count_present(present);
         if !present.last {
             return;
         }

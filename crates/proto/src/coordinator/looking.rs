@@ -181,10 +181,12 @@ impl Coordinator {
         looking.unchanged = looking.unchanged.union(&found);
         let found = control::range_set(&present.adopted);
         looking.adopted = looking.adopted.union(&found);
-        looking.files += present.files;
-        looking.passed.0 += present.passed_files;
-        looking.passed.1 += present.passed_bytes;
+        looking.files = looking.files.saturating_add(present.files);
+        looking.passed.0 = looking.passed.0.saturating_add(present.passed_files);
+        looking.passed.1 = looking.passed.1.saturating_add(present.passed_bytes);
         looking.taken = looking.taken.saturating_add(present.taken_bytes);
+        // That holds also where another one looks then.
+        self.nodes[node as usize].note_wrong(present);
         if present.last {
             self.decide(node);
         }

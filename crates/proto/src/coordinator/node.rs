@@ -7,7 +7,10 @@ use ropewalk_model::{Instant, Range, RangeSet};
 use super::NodeSetup;
 use super::arrivals::Arrivals;
 use super::life::{Event, NodeLife};
-use crate::control::{self, Done, Finished, Opened, Run, parts_of};
+use crate::control::{self, Done, Finished, Opened, Present, Run, Wrong, parts_of};
+
+/// Files with wrong bytes that are remembered of one node.
+const WRONG_MAX: usize = 100;
 
 #[derive(Debug)]
 pub(super) struct Node {
@@ -36,6 +39,9 @@ pub(super) struct Node {
     /// Of what its copy had, what stays though it is not the same: files, and their bytes.
     pub passed_files: u64,
     pub passed_bytes: u64,
+    /// What it found wrong of what an earlier transfer left, and how many more files.
+    pub wrong: Vec<Wrong>,
+    pub wrong_more: u64,
     pub delivered: u64,
     pub checked: u64,
     pub sent_by_pair: BTreeMap<u32, u64>,
@@ -101,6 +107,8 @@ impl Node {
             present_files: 0,
             passed_files: 0,
             passed_bytes: 0,
+            wrong: Vec::new(),
+            wrong_more: 0,
             delivered: 0,
             checked: 0,
             sent_by_pair: BTreeMap::new(),
@@ -224,6 +232,26 @@ impl Node {
         self.forfeited = self.forfeited.difference(&ranges);
         self.forget(&ranges);
         ranges.len_bytes()
+    }
+
+    /// Counts what a node says of its own copy.
+    pub fn count_present(&mut self, present: &Present) {
+        let add = |count: &mut u64, more: u64| *count = count.saturating_add(more);
+        add(&mut self.present_files, present.files);
+        add(&mut self.passed_files, present.passed_files);
+        add(&mut self.passed_bytes, present.passed_bytes);
+        add(&mut self.taken_bytes, present.taken_bytes);
+        self.note_wrong(present);
+    }
+
+    /// Notes files that a node has found wrong.
+    pub fn note_wrong(&mut self, present: &Present) {
+        let space = WRONG_MAX.saturating_sub(self.wrong.len());
+        let more = present.wrong.len().saturating_sub(space) as u64;
+        let noted = present.wrong.iter().take(space).cloned();
+        self.wrong.extend(noted);
+        let more = more.saturating_add(present.wrong_more);
+        self.wrong_more = self.wrong_more.saturating_add(more);
     }
 
     /// No plan has these ranges any more.

@@ -342,6 +342,32 @@ fn present(start: u64, length: u64) -> FromAgent {
     }))
 }
 
+/// Whatever a receiver says of its copy, and however often: counts stay counts, and what was found wrong is bounded.
+#[test]
+fn numbers_of_what_is_present_are_believed_within_bounds() {
+    let (mut c, _) = started(pair());
+    for _ in 0..3 {
+        let present = control::Present {
+            adopted: vec![Stretch {
+                start: 0,
+                length: 5,
+            }],
+            files: u64::MAX,
+            passed_files: u64::MAX,
+            passed_bytes: u64::MAX,
+            taken_bytes: u64::MAX,
+            wrong: vec![control::Wrong::default(); 90],
+            wrong_more: u64::MAX - 1,
+            ..control::Present::default()
+        };
+        c.handle_message(1, from(from_agent::Body::Present(present)), Instant(11));
+    }
+    let summary = c.summary();
+    assert_eq!((summary[1].adopted, summary[1].taken), (5, 5));
+    let (wrong, more) = c.wrong();
+    assert_eq!((wrong.len(), more), (100, u64::MAX));
+}
+
 /// What a copy has already is not wanted, not planned and not missing; the bound is that of the rest.
 #[test]
 fn what_is_present_is_not_wanted() {

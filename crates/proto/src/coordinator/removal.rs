@@ -1,8 +1,8 @@
 //! What complete copies could not do besides: whether they remove what no source has, what of that they could not, and what their
-//! lists of checksums lack.
+//! lists of checksums lack; and what they found wrong of what was left for them.
 
 use super::Coordinator;
-use crate::report::NotRemovedReport;
+use crate::report::{NotRemovedReport, WrongReport};
 
 /// Names told to people and programs, all receivers together.
 const NAMED_MAX: usize = 1000;
@@ -55,6 +55,22 @@ impl Coordinator {
                 });
             }
         }
+        (named, more)
+    }
+
+    /// Files that earlier transfers left and that are not what these recorded, and how many more there are.
+    pub fn wrong(&self) -> (Vec<WrongReport>, u64) {
+        let (mut named, mut more) = (Vec::new(), 0_u64);
+        for node in &self.nodes {
+            more = more.saturating_add(node.wrong_more);
+            named.extend(node.wrong.iter().map(|one| WrongReport {
+                node: node.setup.name.clone(),
+                file: self.file_name(&String::from_utf8_lossy(&one.path)),
+                bytes: one.bytes,
+            }));
+        }
+        more = more.saturating_add(named.len().saturating_sub(NAMED_MAX) as u64);
+        named.truncate(NAMED_MAX);
         (named, more)
     }
 

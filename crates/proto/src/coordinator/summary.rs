@@ -102,7 +102,7 @@ impl Coordinator {
                 special: node.of_sources(|source| source.special),
                 present: node.present_bytes,
                 adopted: node.adopted_bytes,
-                taken: node.taken_bytes,
+                taken: node.taken_bytes.min(node.adopted_bytes),
                 present_files: node.present_files,
                 passed_files: node.passed_files,
                 passed_bytes: node.passed_bytes,

@@ -2,7 +2,8 @@
 //!
 //! Such a node finishes what it was granted, at most for [`GRACE_TIME`], and ends before where nothing moves any more: its peers are gone,
 //! or have what they wanted. A node that writes a copy together with others ends at once: its master may live, and have others finish its
-//! part and give the copy its name.
+//! part and give the copy its name. So does one that the next transfer to its destination would not see, and so not wait for: it could
+//! give older files their names after that one is complete.
 
 use ropewalk_model::{Instant, Nanos};
 
@@ -50,14 +51,19 @@ impl Node {
         self.grace.get_or_insert(Grace::new(now));
     }
 
-    /// When what this node receives ends, where its master is gone: at once where it has all that it can get, has failed, or writes
-    /// together with others.
+    /// Another transfer to its destination would not see that this node goes on.
+    pub fn handle_unseen(&mut self) {
+        self.is_unseen = true;
+    }
+
+    /// When what this node receives ends, where its master is gone: at once where it has all that it can get, has failed, writes
+    /// together with others, or is not seen by other transfers.
     #[must_use]
     pub fn grace_over_at(&self) -> Option<Instant> {
         let mut grace = self.grace?;
         let is_at_work = match self.life {
             Life::Fetching | Life::Settling | Life::Checking | Life::Renaming => {
-                self.duties.renames && self.failure.is_none()
+                self.duties.renames && self.failure.is_none() && !self.is_unseen
             }
             Life::Preparing | Life::Concluded | Life::Done | Life::Failed | Life::Ended => false,
         };

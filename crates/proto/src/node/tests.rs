@@ -324,7 +324,7 @@ fn syncs_are_due_in_time() {
 }
 
 /// A node whose master is gone goes on as long as bytes come, and then finishes what it has; where there is nothing to go on with, where
-/// it has failed, and where other nodes write the same copy, it ends at once.
+/// it has failed, where other nodes write the same copy, and where another transfer would not see it, it ends at once.
 #[test]
 fn a_node_without_a_master_ends() {
     let gone = START + SECOND * 100;
@@ -361,6 +361,9 @@ fn a_node_without_a_master_ends() {
         .handle_unit(LaneId(0), unit, None, now);
     assert_eq!(bench.node.grace_over_at(), Some(now + STILL_TIME));
     bench.node.duties.renames = false;
+    assert_eq!(bench.node.grace_over_at(), Some(gone));
+    bench.node.duties.renames = true;
+    bench.node.handle_unseen();
     assert_eq!(bench.node.grace_over_at(), Some(gone));
 }
 

@@ -5,7 +5,7 @@
 //!
 //! Which files these are, and the order of the steps, is decided by [`ropewalk_model::journal`].
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt as _;
@@ -34,6 +34,8 @@ pub(super) struct Leftover {
     places: Vec<Place>,
     /// Files that this transfer wants.
     files: Vec<Found>,
+    /// Of these, how many bytes have not the hash that was recorded.
+    wrong: BTreeMap<u32, u64>,
     /// All files that it is of are this transfer's, too.
     is_superseded: bool,
 }
@@ -92,6 +94,7 @@ impl Tree {
             let mut leftover = Leftover {
                 places: places.collect(),
                 files: Vec::new(),
+                wrong: BTreeMap::new(),
                 is_superseded: !claim.is_in_place,
                 claim,
             };
@@ -181,14 +184,29 @@ impl Tree {
         for file in &mut leftover.files {
             file.units.clear();
         }
-        for (at, unit) in right {
-            leftover.files[at].units.push(unit);
+        for (at, unit) in &units {
+            let wrong = leftover.wrong.entry(leftover.files[*at].object);
+            *wrong.or_default() += unit.range.len();
         }
+        for (at, unit) in right {
+            let file = &mut leftover.files[at];
+            if let Some(wrong) = leftover.wrong.get_mut(&file.object) {
+                *wrong -= unit.range.len();
+            }
+            file.units.push(unit);
+        }
+        leftover.wrong.retain(|_, bytes| *bytes > 0);
         for file in &mut leftover.files {
             file.units.sort_unstable_by_key(|unit| unit.range.start);
             file.safe = RangeSet::from_ranges(file.units.iter().map(|unit| unit.range));
         }
         leftover.files.retain(|file| !file.safe.is_empty());
+    }
+
+    /// Files of leftovers that were read again, and how many bytes of each were not what was recorded.
+    pub(super) fn found_wrong(leftovers: &[Leftover]) -> BTreeMap<u32, u64> {
+        let wrong = leftovers.iter().flat_map(|leftover| &leftover.wrong);
+        wrong.map(|(object, bytes)| (*object, *bytes)).collect()
     }
 
     fn has_unit(&self, leftover: &Leftover, file: &Found, unit: &Unit) -> bool {

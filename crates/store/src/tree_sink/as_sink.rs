@@ -10,7 +10,10 @@ use super::{TreeSink, commit};
 use crate::error::{Operation, StoreError};
 use crate::manifest::Entry;
 use crate::open_files::lock;
-use crate::sink::{Landed, Present, Sink, SinkExtent, Unit};
+use crate::sink::{Landed, Present, Sink, SinkExtent, Unit, Wrong};
+
+/// Files with wrong bytes that are named: a disk that rots has some, one that lost everything has all.
+const WRONG_MAX: usize = 100;
 
 impl Sink for TreeSink {
     fn object_at(&self, offset: u64) -> Option<(String, Range)> {
@@ -49,6 +52,11 @@ impl Sink for TreeSink {
         let taken_bytes = progress.taken.len_bytes();
         drop(progress);
         let (passed_bytes, passed_files) = tree.passed(&self.staging.layout);
+        let wrong = tree.wrong.iter().take(WRONG_MAX);
+        let wrong = wrong.map(|(object, bytes)| Wrong {
+            path: tree.entries[*object as usize].path.clone(),
+            bytes: *bytes,
+        });
         Present {
             unchanged: tree.unchanged_bytes(&self.staging.layout),
             adopted,
@@ -57,6 +65,8 @@ impl Sink for TreeSink {
             passed_files,
             passed_bytes,
             taken_bytes,
+            wrong: wrong.collect(),
+            wrong_more: tree.wrong.len().saturating_sub(WRONG_MAX) as u64,
         }
     }
 
@@ -73,13 +83,21 @@ impl Sink for TreeSink {
     }
 
     fn make_ready(&self, safe: &RangeSet) {
-        let tree = &self.staging.target;
-        self.staging
-            .note_changed(tree.make_ready(&self.staging.layout, safe));
+        // The transfer may end meanwhile: a commit of it begins before this, or after it.
+        let ended = lock(&self.staging.ended);
+        if !*ended {
+            let tree = &self.staging.target;
+            self.staging
+                .note_changed(tree.make_ready(&self.staging.layout, safe));
+        }
     }
 
     fn name_ready(&self) -> u64 {
-        self.staging.target.name_ready()
+        let ended = lock(&self.staging.ended);
+        match *ended {
+            true => 0,
+            false => self.staging.target.name_ready(),
+        }
     }
 
     fn kept_partial(&self) -> Option<(PathBuf, u64)> {
@@ -175,8 +193,8 @@ impl Sink for TreeSink {
         self.staging.target.give_up(&self.staging.layout, bytes);
     }
 
-    fn note_ending(&self) {
-        lock(&self.staging.target.progress).note_ending();
+    fn note_ending(&self) -> bool {
+        lock(&self.staging.target.progress).note_ending()
     }
 
     fn set_aside(&self) {

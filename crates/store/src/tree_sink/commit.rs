@@ -28,6 +28,7 @@ use crate::sys;
 impl Tree {
     /// * `same`: what of DEST is the same now.
     pub(super) fn commit(&self, same: &Same) -> Result<(), StoreError> {
+        self.gives.store(true, Ordering::Release);
         self.forget_lacking();
         let Some(root) = &self.root else {
             return self.commit_single(same);

@@ -88,6 +88,8 @@ pub(super) struct Identity {
     inode: u64,
     pub len: u64,
     modified: (i64, i64),
+    // Of the inode: a file that was written to may have been given its old time again.
+    changed: (i64, i64),
 }
 
 impl Identity {
@@ -99,17 +101,27 @@ impl Identity {
             inode: stat.st_ino.into(),
             len: stat.st_size as u64,
             modified: (stat.st_mtime.into(), stat.st_mtime_nsec as i64),
+            changed: (stat.st_ctime.into(), stat.st_ctime_nsec as i64),
         }
     }
 
-    /// Whether a file is this one; it may have been given the entry's time since.
-    pub fn is(&self, stat: &Stat, entry: &Entry) -> bool {
+    /// Whether a file is this one.
+    ///
+    /// * `is_given`: it may have been given the entry's time, and what else the entry has, since.
+    pub fn is(&self, stat: &Stat, entry: &Entry, is_given: bool) -> bool {
         let found = Self::of(stat);
-        let timed = Self {
-            modified: self.modified,
+        if !is_given {
+            return found == *self;
+        }
+        let given = Self {
+            changed: self.changed,
             ..found
         };
-        found == *self || timed == *self && super::same::is_file(stat, entry)
+        let timed = Self {
+            modified: self.modified,
+            ..given
+        };
+        given == *self || timed == *self && super::same::is_file(stat, entry)
     }
 }
 
@@ -422,6 +434,14 @@ impl TreeSink {
         let mut candidates = tree.candidates(&self.staging.layout, &same.found);
         candidates.retain(|file| !tree.unchanged.contains(file.object));
         candidates.retain(|file| file.aim == Aim::Chunks);
+        let adopted = lock(&tree.progress).adopted.clone();
+        if tree.is_early() {
+            let needed = candidates.iter().map(|file| {
+                let there = adopted.clipped(file.space()).len_bytes();
+                file.len - there
+            });
+            candidates.truncate(fitting(needed, sys::available(&tree.stage_parent)));
+        }
         if candidates.is_empty() {
             return Ok(());
         }
@@ -430,7 +450,6 @@ impl TreeSink {
             Check::Contents => &remembered,
             Check::Time => contents,
         };
-        let adopted = lock(&tree.progress).adopted.clone();
         let dest = tree.dest_folder()?;
         let writing = Writing {
             tree,
@@ -467,6 +486,18 @@ impl TreeSink {
     }
 }
 
+/// How many files, in order, have space as a whole beside the ones that they replace. Chunks of more of them would take the space that is
+/// left, and no file could be completed, get its name and free the space of the older one.
+fn fitting(needed: impl Iterator<Item = u64>, space: u64) -> usize {
+    let mut left = space;
+    let fit = needed.take_while(|needed| {
+        let rest = left.checked_sub(*needed);
+        left = rest.unwrap_or(0);
+        rest.is_some()
+    });
+    fit.count()
+}
+
 /// Chunks that are being taken over.
 struct Writing<'a> {
     tree: &'a Tree,
@@ -499,8 +530,7 @@ impl Writing<'_> {
             if !self.clones.load(Ordering::Relaxed) {
                 break;
             }
-            let all = Range::new(file.start, file.start + file.len);
-            if !adopted.clipped(all).is_empty() {
+            if !adopted.clipped(file.space()).is_empty() {
                 continue;
             }
             let Some(old) = self.old(file.object) else {

@@ -47,12 +47,30 @@ struct State {
     whole: WholeFiles,
     /// With metadata, and to be synced, then named; with their bytes of the data space.
     ready: BTreeMap<u32, Range>,
-    /// Those that have their names, by number, with their inodes; and the other way round.
-    named: HashMap<u32, u64>,
+    /// Those that have their names, by number; and the other way round, by inode.
+    named: HashMap<u32, Given>,
     by_inode: HashMap<u64, u32>,
     /// Of these, the ones whose names no sync has covered, and their folders in DEST.
     unsynced: Vec<u32>,
     changed: HashSet<Vec<u8>>,
+}
+
+/// A file as it was when it got its name.
+#[derive(Clone, Copy, Debug)]
+struct Given {
+    inode: u64,
+    modified: (i64, i64),
+}
+
+impl Given {
+    fn of(stat: &Stat) -> Self {
+        // Their types are not the same on all systems.
+        #[allow(clippy::useless_conversion)]
+        Self {
+            inode: stat.st_ino.into(),
+            modified: (stat.st_mtime.into(), stat.st_mtime_nsec as i64),
+        }
+    }
 }
 
 impl Tree {
@@ -316,7 +334,7 @@ impl Tree {
         renamed.ok()?;
         lock(&self.made).remove(&staged.st_ino);
         let mut state = lock(&self.early.state);
-        state.named.insert(object, staged.st_ino);
+        state.named.insert(object, Given::of(&staged));
         state.by_inode.insert(staged.st_ino, object);
         drop(state);
         let mut landed = lock(&self.landed);
@@ -345,17 +363,19 @@ impl Tree {
         }
     }
 
-    /// Whether what stands under the name of an entry is the file that got it before the commit. A file system may give a file another
-    /// time, or another inode.
+    /// Whether what stands under the name of an entry is the file that got it before the commit, as it was then. A file system may keep
+    /// another time than it was given, and may give a file another inode.
     pub(super) fn is_still_named(&self, stat: &Stat, object: u32) -> bool {
         let entry = &self.entries[object as usize];
-        let inode = lock(&self.early.state).named.get(&object).copied();
-        let Some(inode) = inode else {
+        let given = lock(&self.early.state).named.get(&object).copied();
+        let Some(given) = given else {
             return false;
         };
+        let found = Given::of(stat);
         let is_regular = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
         let are_kept = || FileSystem::of(&self.stage_parent).is_some_and(FileSystem::keeps_inodes);
-        let is_it = || stat.st_ino == inode || !are_kept();
+        let is_it =
+            || found.modified == given.modified && (found.inode == given.inode || !are_kept());
         is_file(stat, entry) || is_regular && stat.st_size as u64 == entry.len() && is_it()
     }
 

@@ -5,7 +5,7 @@
 //! clock of files is so coarse that two files of one size often have the same time. A link is the same when its target is.
 //!
 //! Where contents decide ([`Check::Contents`]) times do not: files of one size are compared with those of the source (`contents`), and
-//! one that is the same gets the source's time. What was compared is known again by inode, size and time.
+//! one that is the same gets the source's time. What was compared is known again by inode, size and times.
 //!
 //! A further name of a file is the same when it is one of the file that stays as it is.
 //!
@@ -445,8 +445,14 @@ impl Tree {
     /// Whether a file was compared with that of the source and is the same, or what one of another node of a shared copy has found to
     /// be.
     pub(super) fn is_compared(&self, stat: &Stat, object: u32) -> bool {
-        let known = self.compared.get(&object);
-        known.is_some_and(|known| known.is(stat, self.entry(object)))
+        let Some(known) = self.compared.get(&object) else {
+            return false;
+        };
+        // Until a commit begins nothing of a file that stays is touched. Some file systems change inodes by themselves.
+        let is_given = self.gives.load(Ordering::Acquire)
+            || self.moving.load(Ordering::Acquire)
+            || !FileSystem::of(&self.parent).is_some_and(FileSystem::keeps_inodes);
+        known.is(stat, self.entry(object), is_given)
     }
 
     /// Whether a file that stays is whole.
