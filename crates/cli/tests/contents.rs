@@ -9,7 +9,8 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, SystemTime};
 
-use common::{Moving, Place, assert_same_tree, bytes, clone_tree, make_tree};
+use common::processes::{family, kill, kill_at_once, temporary};
+use common::{Moving, Place, assert_same_tree, bytes, clone_tree, make_ssh, make_tree, wait_for};
 use serde_json::Value;
 
 const MIB: u64 = 1 << 20;
@@ -49,6 +50,11 @@ fn touched(place: &Place) {
     std::fs::write(&hidden, vec![b'x'; len]).unwrap();
     touch_as(&hidden, &place.path("set/sub/f7"));
     std::fs::write(place.path("copy/sub/f8"), "of another size").unwrap();
+    age_folders(place);
+}
+
+/// A copy keeps the times of folders that are there.
+fn age_folders(place: &Place) {
     // rsync sets times of folders that are not of this second.
     for folder in ["set/sub", "set", "copy/sub", "copy"] {
         let time = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
@@ -219,6 +225,177 @@ fn a_delta_sends_chunks() {
         .assert_says("--check none sends every file whole");
 }
 
+/// Over agents that ssh starts, of two replicas: what is sent is what differs.
+#[test]
+fn contents_are_compared_over_ssh() {
+    let place = Place::new();
+    touched(&place);
+    for folder in ["set", "copy"] {
+        std::fs::write(place.path(folder).join("image"), bytes(9 << 20, 1)).unwrap();
+    }
+    touch_as(&place.path("copy/image"), &place.path("set/image"));
+    overwrite(&place.path("copy/image"), 5 * MIB, b"changed");
+    touch_as(&place.path("copy/image"), &place.path("set/image"));
+    age_folders(&place);
+    let ssh = make_ssh(&place, "");
+    let set = place.text("set");
+    let (one, two) = (format!("h1:{set}"), format!("h[1-2]:{set}"));
+    let to = format!("h3:{}", place.text("copy"));
+    let program = env!("CARGO_BIN_EXE_ropewalk");
+    let words = ["--json", "--ssh", &ssh, "--remote-path", program];
+    let run = |command: &str, options: &[&str], status: i32| {
+        let from = if command == "check" { &one } else { &two };
+        let ran = place.run(&[&[command][..], &words, options, &[from, &to]].concat());
+        ran.assert_status(status).report()
+    };
+    assert_eq!(run("check", &[], 3)["check"]["contents"], 2);
+    let report = run("copy", &["--check", "hash", "--delta"], 0);
+    let whole = ["set/sub/f7", "set/sub/f8"].map(|name| place.path(name).metadata().unwrap().len());
+    assert_eq!(
+        report["delivered_bytes"],
+        MIB + whole.iter().sum::<u64>(),
+        "{report:#}"
+    );
+    assert_eq!(landing(&report, "unchanged_files"), 51);
+    assert_eq!(landing(&report, "taken_bytes"), 8 * MIB);
+    assert_same_tree(&place.path("copy"), &place.path("set"));
+    assert_eq!(run("check", &["-a"], 0)["check"]["contents"], 0);
+}
+
+/// Waits until a process has a file open.
+fn until_open(pid: u32, path: &Path) {
+    wait_for("a file to be read", || {
+        let open = std::fs::read_dir(format!("/proc/{pid}/fd")).ok()?;
+        let mut open = open.flatten();
+        open.any(|entry| std::fs::read_link(entry.path()).is_ok_and(|open| open == path))
+            .then_some(())
+    });
+}
+
+/// A holder that is killed while it hashes is replaced by another one: nothing that is the same is sent.
+#[test]
+fn a_holder_that_is_gone_is_replaced_while_contents_are_compared() {
+    // Zeros take no space, and two hosts some time.
+    const LEN: u64 = 1 << 30;
+    let place = Place::new();
+    place.make_token();
+    for folder in ["set", "copy"] {
+        std::fs::create_dir(place.path(folder)).unwrap();
+        let file = File::create(place.path(folder).join("zeros")).unwrap();
+        file.set_len(LEN).unwrap();
+        std::fs::write(place.path(folder).join("small"), folder.repeat(1000)).unwrap();
+    }
+    std::fs::write(place.path("copy/small"), "other".repeat(600)).unwrap();
+    let mut holders = [(); 2].map(|()| place.agent(place.dir.path()));
+    let from = [0, 1].map(|at: usize| holders[at].at(place.path("set")));
+    let args = ["copy", "--check", "hash", &from[0], &from[1], "copy"];
+    let moving = Moving::start(&place, &args);
+    let zeros = place.path("set/zeros").canonicalize().unwrap();
+    until_open(holders[0].child.id(), &zeros);
+    holders[0].kill();
+    let (status, report) = moving.end();
+    assert_eq!(status, 0, "{report:#}");
+    assert_eq!(landing(&report, "unchanged_bytes"), LEN, "{report:#}");
+    assert_eq!(report["delivered_bytes"], 3000, "{report:#}");
+    let small = std::fs::read(place.path("copy/small")).unwrap();
+    assert_eq!(small, b"set".repeat(1000));
+}
+
+/// When a run with `--delta` is killed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Killed {
+    /// The receiver, while it takes chunks over.
+    ReceiverThatCopies,
+    /// The receiver, while bytes are sent.
+    Receiver,
+    /// The command and all that it started, while bytes are sent.
+    All,
+    /// The command alone: its agents go on.
+    Command,
+}
+
+/// After a kill at any time files of the destination are old or new, each as a whole, and further names of old ones keep the old bytes; the
+/// next run completes the copy, and sends no chunk that is there.
+#[test]
+fn a_killed_delta_is_gone_on_with() {
+    use Killed::{All, Command, Receiver, ReceiverThatCopies};
+    const LEN: usize = 24 << 20;
+    for killed in [ReceiverThatCopies, Receiver, All, Command] {
+        let place = Place::new();
+        for folder in ["set", "copy", "backup"] {
+            std::fs::create_dir(place.path(folder)).unwrap();
+        }
+        let (older, mut newer) = (bytes(LEN, 1), bytes(LEN, 1));
+        newer[(12 << 20)..].copy_from_slice(&bytes(12 << 20, 2));
+        let images = ["a", "b"];
+        for name in images {
+            std::fs::write(place.path("set").join(name), &newer).unwrap();
+            let copy = place.path("copy").join(name);
+            std::fs::write(&copy, &older).unwrap();
+            touch(&copy, 1_000_000);
+            std::fs::hard_link(&copy, place.path("backup").join(name)).unwrap();
+        }
+        place.make_token();
+        let mut agent = place.agent(place.dir.path());
+        let to = match killed {
+            All | Command => place.text("copy"),
+            ReceiverThatCopies | Receiver => agent.at(place.path("copy")),
+        };
+        let limit = if killed == Command {
+            "80Mbit"
+        } else {
+            "40Mbit"
+        };
+        let words = ["copy", "--delta", "--wait", "0", "--limit", limit];
+        let mut moving = Moving::start(&place, &[&words[..], &["set", &to]].concat());
+        match killed {
+            ReceiverThatCopies => {
+                wait_for("a temporary file", || {
+                    let copy = place.path("copy");
+                    let staged = temporary(&copy).into_iter().map(|name| copy.join(name));
+                    let staged = staged.filter_map(|path| std::fs::read_dir(path).ok());
+                    staged.flatten().next().map(|_| ())
+                });
+                agent.kill();
+                assert_ne!(moving.end().0, 0);
+            }
+            Receiver => {
+                moving.until_delivered(3 * MIB);
+                agent.kill();
+                assert_ne!(moving.end().0, 0);
+            }
+            All => {
+                moving.until_delivered(3 * MIB);
+                kill_at_once(&family(moving.child.id() as i32));
+            }
+            Command => {
+                moving.until_delivered(3 * MIB);
+                kill(moving.child.id() as i32);
+            }
+        }
+        let is_old_or_new = |name: &str| {
+            let found = std::fs::read(place.path("copy").join(name)).unwrap();
+            found == older || found == newer
+        };
+        assert!(images.into_iter().all(is_old_or_new), "{killed:?}");
+        let report = place.run(&["copy", "--json", "--delta", "set", "copy"]);
+        let report = report.assert_status(0).report();
+        let delivered = report["delivered_bytes"].as_u64().unwrap();
+        let most = match killed {
+            ReceiverThatCopies => 24 * MIB,
+            Receiver | All => 21 * MIB,
+            Command => 0,
+        };
+        assert!(delivered <= most, "{killed:?}: {report:#}");
+        for name in images {
+            let read = |folder: &str| std::fs::read(place.path(folder).join(name)).unwrap();
+            assert!(read("copy") == newer, "{killed:?}");
+            assert!(read("backup") == older, "{killed:?}");
+        }
+        assert_eq!(temporary(&place.path("copy")), [""; 0], "{killed:?}");
+    }
+}
+
 /// What a killed run left is hashed before the next one goes on with it: bytes that changed on the disk are sent again.
 #[test]
 fn what_a_killed_run_left_is_verified() {
@@ -255,6 +432,10 @@ fn what_a_killed_run_left_is_verified() {
     let resumed = landing(&report, "resumed_bytes");
     assert!(resumed > 0, "{report:#}");
     assert_eq!(report["delivered_bytes"], (24 << 20) - resumed);
+    let wrong = report["landing"]["wrong"].as_array().unwrap();
+    assert_eq!((wrong.len(), &wrong[0]["file"]), (1, &"image".into()));
+    let not_taken = wrong[0]["bytes"].as_u64().unwrap();
+    assert!((1..=MIB).contains(&not_taken), "{report:#}");
     let read = |name: &str| std::fs::read(place.path(name)).unwrap();
     assert!(read("image") == read("there/image"));
 }
