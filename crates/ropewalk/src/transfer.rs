@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::os::unix::ffi::OsStrExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use ropewalk_master::request::{
     Destinations, Mapping, NodeRequest, Object, ObjectRequest, Options, Reach, RemoteProgram,
@@ -123,6 +123,13 @@ impl Transfer {
     pub fn to(mut self, place: Place) -> Self {
         let object = object(&place);
         self.node(place.reach).sinks.push(object);
+        self
+    }
+
+    /// The program that serves places of this host, of this version; unless given, `ropewalk` in the search path.
+    #[must_use]
+    pub fn local_program(mut self, program: impl Into<PathBuf>) -> Self {
+        self.options.local_program = program.into();
         self
     }
 

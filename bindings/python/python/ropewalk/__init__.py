@@ -1,0 +1,46 @@
+"""Moves a data set from N hosts to M hosts as one transfer, over all their interfaces.
+
+>>> import ropewalk
+>>> report = ropewalk.copy(["a:/data/set", "b:/data/set"], "c:/copy")      # doctest: +SKIP
+>>> report.delivered_bytes, report.seconds                                 # doctest: +SKIP
+
+* `copy`, `copy_async`, `Copy`: files and trees between hosts, and memory of this program (`Agent.lend`).
+* `Rows`: which bytes of which files go where, row by row.
+* `plan`: the least time of a specification, and who sends what to whom; nothing moves.
+* `Agent`: serves folders and memory of this host to transfers.
+* `MessageListener`, `MessageSocket`: messages over several interfaces.
+
+Every failure is an `Error`; calls that wait leave the interpreter to other threads, and Ctrl-C ends them.
+"""
+
+from ._ropewalk import __version__
+from .agent import Agent, Lent, new_token
+from .errors import BugError, Error, HostError, InputError, NetworkError, PeerError
+from .messages import MessageListener, MessageSocket
+from .places import Place
+from .planning import Plan, plan
+from .report import Report
+from .transfers import Copy, Rows, copy, copy_async
+
+__all__ = [
+    "Agent",
+    "BugError",
+    "Copy",
+    "Error",
+    "HostError",
+    "InputError",
+    "Lent",
+    "MessageListener",
+    "MessageSocket",
+    "NetworkError",
+    "PeerError",
+    "Place",
+    "Plan",
+    "Report",
+    "Rows",
+    "__version__",
+    "copy",
+    "copy_async",
+    "new_token",
+    "plan",
+]

@@ -1,0 +1,276 @@
+"""Copies of files and trees, and transfers of rows."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sysconfig
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import Any
+
+from . import _ropewalk
+from .agent import token_of
+from .errors import InputError, raised
+from .places import Place, PlaceLike, place
+from .report import Report
+
+Progress = Callable[[dict[str, Any]], None]
+
+_LOOK_EVERY = 0.1
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _all(of: PlaceLike | Iterable[PlaceLike]) -> list[Place]:
+    if isinstance(of, (str, Place, os.PathLike)):
+        return [place(of)]
+    return [place(one) for one in of]
+
+
+class _Bar:
+    """Progress of a transfer in a bar of tqdm."""
+
+    def __init__(self) -> None:
+        try:
+            from tqdm.auto import tqdm
+        except ImportError:
+            raise InputError("progress=True needs tqdm; install it, or give a function") from None
+        self._bar = tqdm(unit="B", unit_scale=True)
+
+    def __call__(self, event: dict[str, Any]) -> None:
+        if event.get("event") == "progress":
+            self._bar.total = event["total_bytes"]
+            self._bar.update(event["delivered_bytes"] - self._bar.n)
+        elif event.get("event") == "ended":
+            self._bar.close()
+
+
+def _handler(progress: Progress | bool | None) -> Progress:
+    if progress is True:
+        return _Bar()
+    return progress if callable(progress) else lambda _: None
+
+
+class Copy:
+    """A copy that runs in the background: `wait` for it, or `await` it.
+
+    Sources that hold the same data are used together, and each destination gets all of it. Names of options are those of `ropewalk copy` with
+    `_` for `-`: `verify="sink"`, `limit="1Gbit"`, `streams=4`, `archive=True`, `delete=True`, `atomic=True`, `destinations="shared"`.
+    Leaving a `with` block before the end cancels it; what is safe stays for the next copy to the same place.
+    """
+
+    def __init__(
+        self,
+        sources: PlaceLike | Iterable[PlaceLike],
+        destinations: PlaceLike | Iterable[PlaceLike],
+        *,
+        token: bytes | None = None,
+        token_file: str | os.PathLike[str] | None = None,
+        progress: Progress | bool | None = None,
+        **options: object,
+    ) -> None:
+        self.sources = _all(sources)
+        self.destinations = _all(destinations)
+        secret = token_of(token, token_file)
+        self._progress = _handler(progress)
+        self._report: Report | None = None
+        with raised():
+            copy = _ropewalk.Copy()
+            for one in self.sources:
+                copy.source(one._place)
+            for one in self.destinations:
+                copy.destination(one._place)
+            if secret is not None:
+                copy.token(secret)
+            for name, value in options.items():
+                copy.option(name.replace("_", "-"), _text(value))
+            # The command of this package serves places of this host; without it, one in the search path.
+            program = os.path.join(sysconfig.get_path("scripts"), "ropewalk")
+            if os.path.exists(program):
+                copy.local_program(program)
+            self._running = copy.start()
+
+    @property
+    def data_sent(self) -> int:
+        """Bytes that are in the destinations, checked and on stable storage."""
+        return self._running.data_sent()
+
+    def _look(self) -> None:
+        for event in self._running.events():
+            self._progress(json.loads(event))
+
+    def _step(self, seconds: float) -> Report | None:
+        with raised():
+            ended = self._running.wait_for(seconds)
+        if ended is not None:
+            self._report = Report(json.loads(ended))
+        return self._report
+
+    def wait(self, timeout: float | None = None) -> Report:
+        """Waits for the end. Raises `TimeoutError` after `timeout` seconds, and the copy goes on; Ctrl-C cancels it."""
+        left = float("inf") if timeout is None else timeout
+        try:
+            while self._report is None:
+                try:
+                    self._step(min(left, _LOOK_EVERY))
+                finally:
+                    self._look()
+                left -= _LOOK_EVERY
+                if self._report is None and left <= 0:
+                    raise TimeoutError(f"the copy did not end within {timeout} s")
+        except KeyboardInterrupt:
+            self._running.close()
+            raise
+        return self._report
+
+    def __await__(self) -> Any:
+        return self._ended().__await__()
+
+    async def _ended(self) -> Report:
+        loop = asyncio.get_running_loop()
+        descriptor = self._running.fileno()
+        news = asyncio.Event()
+        loop.add_reader(descriptor, news.set)
+        try:
+            while self._report is None:
+                await news.wait()
+                news.clear()
+                try:
+                    self._step(0)
+                finally:
+                    self._look()
+        except asyncio.CancelledError:
+            self._running.cancel()
+            raise
+        finally:
+            loop.remove_reader(descriptor)
+        return self._report
+
+    def cancel(self) -> None:
+        """Ends it within a second; `wait` raises its end."""
+        self._running.cancel()
+
+    def fileno(self) -> int:
+        """A descriptor that is readable when there is something to look at."""
+        return self._running.fileno()
+
+    def close(self) -> None:
+        """Cancels it where it runs, and waits for that."""
+        self._running.close()
+
+    def __enter__(self) -> Copy:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        ends = ", ".join(map(repr, self.sources)) + " to " + ", ".join(map(repr, self.destinations))
+        state = "running" if self._report is None else str(self._report)
+        return f"<Copy of {ends}: {state}>"
+
+    def _repr_html_(self) -> str:
+        import html
+
+        return html.escape(repr(self)) if self._report is None else self._report._repr_html_()
+
+
+def copy(
+    sources: PlaceLike | Iterable[PlaceLike],
+    destinations: PlaceLike | Iterable[PlaceLike],
+    **options: Any,
+) -> Report:
+    """Copies files or trees, and waits for the end; arguments as of `Copy`."""
+    with Copy(sources, destinations, **options) as running:
+        return running.wait()
+
+
+async def copy_async(
+    sources: PlaceLike | Iterable[PlaceLike],
+    destinations: PlaceLike | Iterable[PlaceLike],
+    **options: Any,
+) -> Report:
+    """As `copy`, for event loops: cancelling the task cancels the copy."""
+    running = Copy(sources, destinations, **options)
+    try:
+        return await running
+    finally:
+        await asyncio.to_thread(running.close)
+
+
+class Rows:
+    """A transfer that is described row by row, as CEP's Table 1: `schedule` rows as of a specification file, `transfer` to start or continue,
+    `data_sent`. After an error that may pass the same calls continue it. Rows that are scheduled while it runs join it.
+
+    >>> rows = Rows(token_file="~/token")                       # doctest: +SKIP
+    >>> rows.schedule("writer a:7420 /data/half1 0 0-1023")     # doctest: +SKIP
+    >>> rows.schedule("reader b:7420 /copy 0 0-1023")           # doctest: +SKIP
+    >>> rows.wait()                                             # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        *,
+        token: bytes | None = None,
+        token_file: str | os.PathLike[str] | None = None,
+        over_ssh: bool = False,
+        progress: Progress | bool | None = None,
+        **options: object,
+    ) -> None:
+        secret = token_of(token, token_file)
+        self._progress = _handler(progress)
+        self._rows = _ropewalk.Rows()
+        with raised():
+            if secret is not None:
+                self._rows.token(secret)
+            if over_ssh:
+                self._rows.over_ssh()
+            for name, value in options.items():
+                self._rows.option(name.replace("_", "-"), _text(value))
+
+    def schedule(self, row: str) -> None:
+        """Adds one row; nothing moves before `transfer`."""
+        with raised():
+            self._rows.schedule(row)
+
+    def _step(self, seconds: float) -> Report | None:
+        try:
+            with raised():
+                ended = self._rows.wait_for(seconds)
+        finally:
+            for event in self._rows.events():
+                self._progress(json.loads(event))
+        return None if ended is None else Report(json.loads(ended))
+
+    def transfer(self) -> Report | None:
+        """Starts the transfer, or continues it, and returns at once: the report when all is delivered."""
+        return self._step(0)
+
+    def wait(self, timeout: float | None = None) -> Report:
+        """As `transfer`, and waits for the end. Raises `TimeoutError` after `timeout` seconds, and the transfer goes on."""
+        left = float("inf") if timeout is None else timeout
+        while True:
+            report = self._step(min(left, _LOOK_EVERY))
+            if report is not None:
+                return report
+            left -= _LOOK_EVERY
+            if left <= 0:
+                raise TimeoutError(f"the transfer did not end within {timeout} s")
+
+    @property
+    def data_sent(self) -> int:
+        """Bytes that are in the destinations, checked and on stable storage."""
+        return self._rows.data_sent()
+
+    def cancel(self) -> None:
+        """Ends the running transfer within a second."""
+        self._rows.cancel()
+
+    def fileno(self) -> int:
+        """A descriptor of the running transfer, readable when there is something to look at; -1 where none runs."""
+        descriptor = self._rows.fileno()
+        return -1 if descriptor is None else descriptor

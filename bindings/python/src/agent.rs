@@ -1,0 +1,139 @@
+//! An agent in the interpreter's process, and memory that it is lent.
+
+use std::path::PathBuf;
+use std::sync::Mutex;
+
+use pyo3::buffer::PyUntypedBuffer;
+use pyo3::exceptions::PyBufferError;
+use pyo3::prelude::*;
+use ropewalk::{AgentOptions, Buffer};
+
+use crate::error::{misuse, raise};
+use crate::transfer::lock;
+
+/// An agent of this process.
+#[pyclass(frozen)]
+pub(crate) struct Agent(Mutex<Option<ropewalk::Agent>>);
+
+#[pymethods]
+impl Agent {
+    #[new]
+    fn new(
+        py: Python<'_>,
+        listen: Vec<String>,
+        token: [u8; 32],
+        roots: Vec<(PathBuf, bool)>,
+    ) -> PyResult<Self> {
+        let address = |text: &String| {
+            text.parse().map_err(|_| {
+                misuse(format!(
+                    "\"{text}\" is no address; write one as 10.0.0.1:7420, with port 0 for any"
+                ))
+            })
+        };
+        let listen = listen.iter().map(address).collect::<PyResult<_>>()?;
+        let options = AgentOptions {
+            listen,
+            token,
+            roots,
+        };
+        let agent = py
+            .detach(|| ropewalk::Agent::start(options))
+            .map_err(raise)?;
+        Ok(Self(Mutex::new(Some(agent))))
+    }
+
+    fn addresses(&self) -> Vec<String> {
+        let agent = lock(&self.0);
+        let addresses = agent.iter().flat_map(ropewalk::Agent::addresses);
+        addresses.map(ToString::to_string).collect()
+    }
+
+    fn lend(&self, name: &str, memory: &Bound<'_, PyAny>, writable: bool) -> PyResult<Lent> {
+        let agent = lock(&self.0);
+        let agent = agent
+            .as_ref()
+            .ok_or_else(|| misuse("this agent was stopped"))?;
+        let lent = Lent::new(memory, writable)?;
+        agent.lend(name, lent.buffer.clone()).map_err(raise)?;
+        Ok(lent)
+    }
+
+    fn withdraw(&self, name: &str) -> bool {
+        let agent = lock(&self.0);
+        agent
+            .as_ref()
+            .is_some_and(|agent| agent.withdraw(name).is_some())
+    }
+
+    fn stop(&self, py: Python<'_>) -> PyResult<()> {
+        let stop = || lock(&self.0).take().map_or(Ok(()), ropewalk::Agent::stop);
+        py.detach(stop).map_err(raise)
+    }
+}
+
+/// Memory of an object of Python, in use by an agent.
+#[pyclass(frozen)]
+pub(crate) struct Lent {
+    buffer: Buffer,
+    // Keeps the object, and where its memory is, until no thread of the agent touches it.
+    view: Mutex<Option<PyUntypedBuffer>>,
+}
+
+impl Lent {
+    fn new(memory: &Bound<'_, PyAny>, writable: bool) -> PyResult<Self> {
+        let view = PyUntypedBuffer::get(memory)?;
+        if !view.is_c_contiguous() {
+            return Err(PyBufferError::new_err(
+                "the memory has gaps; lend a contiguous copy, as of numpy.ascontiguousarray",
+            ));
+        }
+        if writable && view.readonly() {
+            return Err(PyBufferError::new_err(
+                "the memory cannot be written: bytes are not, bytearrays and numpy arrays are",
+            ));
+        }
+        let (start, len) = (view.buf_ptr().cast::<u8>(), view.len_bytes());
+        let buffer = match writable {
+            // SAFETY: the view keeps the object and its memory where they are, as the protocol demands. It is released after
+            // `take_back` has returned, in `end` and in `drop`. That nothing else writes meanwhile is the caller's duty, as the documents
+            // of `lend` say; the interpreter's own rules give no more.
+            true => unsafe { Buffer::lent_writable(start, len) },
+            // SAFETY: as above.
+            false => unsafe { Buffer::lent(start, len) },
+        };
+        Ok(Self {
+            buffer,
+            view: Mutex::new(Some(view)),
+        })
+    }
+}
+
+#[pymethods]
+impl Lent {
+    /// Ranges that transfers have delivered.
+    fn written(&self) -> Vec<(u64, u64)> {
+        self.buffer
+            .written()
+            .iter()
+            .map(|range| (range.start, range.end))
+            .collect()
+    }
+
+    fn is_busy(&self) -> bool {
+        self.buffer.is_busy()
+    }
+
+    /// No thread touches the memory after this.
+    fn end(&self, py: Python<'_>) {
+        py.detach(|| drop(self.buffer.take_back()));
+        drop(lock(&self.view).take());
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        // Before the view is released.
+        drop(self.buffer.take_back());
+    }
+}

@@ -1,0 +1,158 @@
+//! The message socket.
+
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd as _, AsRawFd as _};
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use pyo3::buffer::PyBuffer;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+use ropewalk::MessageOptions;
+
+use crate::error::{misuse, raise};
+use crate::transfer::duration;
+
+/// Python's signals are looked at so often while a call waits.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+fn addresses(texts: &[String]) -> PyResult<Vec<SocketAddr>> {
+    let parse = |text: &String| {
+        text.parse().map_err(|_| {
+            misuse(format!(
+                "\"{text}\" is no address; write one as 10.0.0.1:7421"
+            ))
+        })
+    };
+    texts.iter().map(parse).collect()
+}
+
+fn options(token: Option<[u8; 32]>, plain: bool, local: &[String]) -> PyResult<MessageOptions> {
+    let parse = |text: &String| {
+        text.parse::<IpAddr>()
+            .map_err(|_| misuse(format!("\"{text}\" is no address of an interface")))
+    };
+    Ok(MessageOptions {
+        token,
+        plain,
+        local: local.iter().map(parse).collect::<PyResult<_>>()?,
+        ..MessageOptions::default()
+    })
+}
+
+#[pyclass(frozen)]
+pub(crate) struct MessageListener(ropewalk::MessageListener);
+
+#[pymethods]
+impl MessageListener {
+    #[new]
+    fn new(listen: Vec<String>, token: Option<[u8; 32]>, plain: bool) -> PyResult<Self> {
+        let options = options(token, plain, &[])?;
+        let listener = ropewalk::MessageListener::bind(&addresses(&listen)?, &options);
+        Ok(Self(listener.map_err(raise)?))
+    }
+
+    fn addresses(&self) -> Vec<String> {
+        self.0.addresses().iter().map(ToString::to_string).collect()
+    }
+
+    fn accept(&self, py: Python<'_>, seconds: Option<f64>) -> PyResult<Option<MessageSocket>> {
+        waited(py, seconds, |most| match self.0.accept_for(most) {
+            Ok(Some(socket)) => Some(Ok(MessageSocket(socket))),
+            Ok(None) => None,
+            Err(error) => Some(Err(error)),
+        })
+    }
+
+    fn fileno(&self) -> i32 {
+        self.0.as_fd().as_raw_fd()
+    }
+}
+
+#[pyclass(frozen)]
+pub(crate) struct MessageSocket(ropewalk::MessageSocket);
+
+#[pymethods]
+impl MessageSocket {
+    #[staticmethod]
+    fn connect(
+        py: Python<'_>,
+        to: Vec<String>,
+        token: Option<[u8; 32]>,
+        plain: bool,
+        local: Vec<String>,
+    ) -> PyResult<Self> {
+        let (to, options) = (addresses(&to)?, options(token, plain, &local)?);
+        let socket = py.detach(|| ropewalk::MessageSocket::connect(&to, &options));
+        Ok(Self(socket.map_err(raise)?))
+    }
+
+    fn send(&self, py: Python<'_>, message: PyBuffer<u8>) -> PyResult<()> {
+        // Threads of Python may write the memory while it is sent; a copy of a short message costs little.
+        let message = message.to_vec(py)?;
+        py.detach(|| self.0.send(&message)).map_err(raise)
+    }
+
+    fn send_start(&self, py: Python<'_>, message: PyBuffer<u8>) -> PyResult<u64> {
+        let message = message.to_vec(py)?;
+        py.detach(|| self.0.send_start(message)).map_err(raise)
+    }
+
+    fn is_sent(&self, number: u64) -> bool {
+        self.0.is_sent(number)
+    }
+
+    /// (whether there is one, the message or none at the end).
+    fn receive<'py>(
+        &self,
+        py: Python<'py>,
+        most: usize,
+        seconds: Option<f64>,
+    ) -> PyResult<(bool, Option<Bound<'py, PyBytes>>)> {
+        let mut space = vec![0; most];
+        let received = waited(py, seconds, |wait| {
+            match self.0.receive_into_for(&mut space, wait) {
+                Ok(Poll::Ready(len)) => Some(Ok(len)),
+                Ok(Poll::Pending) => None,
+                Err(error) => Some(Err(error)),
+            }
+        })?;
+        Ok(match received {
+            Some(len) => (true, len.map(|len| PyBytes::new(py, &space[..len]))),
+            None => (false, None),
+        })
+    }
+
+    fn finish_sending(&self, py: Python<'_>) -> PyResult<()> {
+        py.detach(|| self.0.finish_sending()).map_err(raise)
+    }
+
+    fn close(&self, py: Python<'_>) {
+        py.detach(|| self.0.close());
+    }
+
+    fn fileno(&self) -> i32 {
+        self.0.as_fd().as_raw_fd()
+    }
+}
+
+/// Calls until there is something, or the time is over; Python's signals end it.
+fn waited<T: Send>(
+    py: Python<'_>,
+    seconds: Option<f64>,
+    mut call: impl FnMut(Duration) -> Option<Result<T, ropewalk::Error>> + Send,
+) -> PyResult<Option<T>> {
+    let most = duration(seconds)?;
+    let until = most.and_then(|most| Instant::now().checked_add(most));
+    loop {
+        py.check_signals()?;
+        let left = until.map_or(LOOK_EVERY, |until| {
+            until.saturating_duration_since(Instant::now())
+        });
+        match py.detach(|| call(left.min(LOOK_EVERY))) {
+            Some(done) => return done.map(Some).map_err(raise),
+            None if until.is_some_and(|until| Instant::now() >= until) => return Ok(None),
+            None => {}
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! Copies and transfers of rows, and those that run.
+
+use std::os::fd::{AsFd as _, AsRawFd as _};
+use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use pyo3::prelude::*;
+use ropewalk::{ByteRate, Report, Row, RowTransfer, Transfer};
+
+use crate::error::{misuse, raise};
+
+/// A rate as people write it.
+pub(crate) fn rate(text: &str) -> PyResult<ByteRate> {
+    text.parse().map_err(|error| misuse(format!("{error}")))
+}
+
+pub(crate) fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn json(report: &Report) -> String {
+    serde_json::to_string(report).unwrap_or_default()
+}
+
+/// The longest wait, where none is given: Python's signals are looked at between two.
+pub(crate) fn duration(seconds: Option<f64>) -> PyResult<Option<Duration>> {
+    let bad = |_| misuse("a time in seconds is not negative");
+    seconds
+        .map(|seconds| Duration::try_from_secs_f64(seconds).map_err(bad))
+        .transpose()
+}
+
+fn begun() -> PyErr {
+    misuse("this copy was started before, or an option of it was refused")
+}
+
+/// One end of a copy.
+#[pyclass(frozen)]
+pub(crate) struct Place(ropewalk::Place);
+
+#[pymethods]
+impl Place {
+    #[staticmethod]
+    fn here(path: PathBuf) -> Self {
+        Self(ropewalk::Place::here(path))
+    }
+
+    #[staticmethod]
+    fn over_ssh(target: String, path: PathBuf) -> Self {
+        Self(ropewalk::Place::over_ssh(target, path))
+    }
+
+    #[staticmethod]
+    fn at_agent(host: String, port: u16, path: PathBuf) -> Self {
+        Self(ropewalk::Place::at_agent(host, port, path))
+    }
+
+    #[staticmethod]
+    fn buffer(host: String, port: u16, name: String) -> Self {
+        Self(ropewalk::Place::buffer(host, port, name))
+    }
+}
+
+/// A copy that is described and not begun.
+#[pyclass(frozen)]
+pub(crate) struct Copy(Mutex<Option<Transfer>>);
+
+impl Copy {
+    fn change(
+        &self,
+        change: impl FnOnce(Transfer) -> Result<Transfer, ropewalk::Error>,
+    ) -> PyResult<()> {
+        let mut state = lock(&self.0);
+        let transfer = state.take().ok_or_else(begun)?;
+        *state = Some(change(transfer).map_err(raise)?);
+        Ok(())
+    }
+}
+
+#[pymethods]
+impl Copy {
+    #[new]
+    fn new() -> Self {
+        Self(Mutex::new(Some(Transfer::new())))
+    }
+
+    fn source(&self, place: &Place) -> PyResult<()> {
+        self.change(|transfer| Ok(transfer.from(place.0.clone())))
+    }
+
+    fn destination(&self, place: &Place) -> PyResult<()> {
+        self.change(|transfer| Ok(transfer.to(place.0.clone())))
+    }
+
+    fn token(&self, token: [u8; 32]) -> PyResult<()> {
+        self.change(|transfer| Ok(transfer.token(token)))
+    }
+
+    fn option(&self, name: &str, value: &str) -> PyResult<()> {
+        self.change(|transfer| transfer.option(name, value))
+    }
+
+    fn local_program(&self, program: PathBuf) -> PyResult<()> {
+        self.change(|transfer| Ok(transfer.local_program(program)))
+    }
+
+    fn start(&self, py: Python<'_>) -> PyResult<Running> {
+        let transfer = lock(&self.0).take().ok_or_else(begun)?;
+        let running = py.detach(|| transfer.start()).map_err(raise)?;
+        Ok(Running(Mutex::new(Some(running))))
+    }
+}
+
+/// A copy that runs.
+#[pyclass(frozen)]
+pub(crate) struct Running(Mutex<Option<ropewalk::Running>>);
+
+impl Running {
+    fn with<T>(&self, call: impl FnOnce(&mut ropewalk::Running) -> T) -> PyResult<T> {
+        let mut running = lock(&self.0);
+        Ok(call(
+            running
+                .as_mut()
+                .ok_or_else(|| misuse("this copy was closed"))?,
+        ))
+    }
+}
+
+#[pymethods]
+impl Running {
+    /// The report once it has ended.
+    fn wait_for(&self, py: Python<'_>, seconds: f64) -> PyResult<Option<String>> {
+        let most = duration(Some(seconds))?.unwrap_or_default();
+        let ended = py.detach(|| self.with(|running| running.wait_for(most)))?;
+        Ok(ended.map_err(raise)?.as_ref().map(json))
+    }
+
+    fn data_sent(&self) -> PyResult<u64> {
+        self.with(|running| running.data_sent())
+    }
+
+    /// What has happened, each as JSON.
+    fn events(&self) -> PyResult<Vec<String>> {
+        let events = self.with(ropewalk::Running::events)?;
+        Ok(events
+            .iter()
+            .filter_map(|event| serde_json::to_string(event).ok())
+            .collect())
+    }
+
+    fn cancel(&self) -> PyResult<()> {
+        self.with(|running| running.cancel())
+    }
+
+    fn fileno(&self) -> PyResult<i32> {
+        self.with(|running| running.as_fd().as_raw_fd())
+    }
+
+    /// Ends it where it runs, and waits for that.
+    fn close(&self, py: Python<'_>) {
+        py.detach(|| drop(lock(&self.0).take()));
+    }
+}
+
+/// A transfer that is described row by row.
+#[pyclass(frozen)]
+pub(crate) struct Rows(Mutex<RowTransfer>);
+
+#[pymethods]
+impl Rows {
+    #[new]
+    fn new() -> Self {
+        Self(Mutex::new(RowTransfer::new()))
+    }
+
+    fn token(&self, token: [u8; 32]) {
+        lock(&self.0).token(token);
+    }
+
+    fn over_ssh(&self) {
+        lock(&self.0).over_ssh();
+    }
+
+    fn option(&self, name: &str, value: &str) -> PyResult<()> {
+        lock(&self.0).option(name, value).map_err(raise)?;
+        Ok(())
+    }
+
+    fn schedule(&self, row: &str) -> PyResult<()> {
+        let row: Row = row.parse().map_err(raise)?;
+        lock(&self.0).schedule(row);
+        Ok(())
+    }
+
+    /// The report once it has ended.
+    fn wait_for(&self, py: Python<'_>, seconds: f64) -> PyResult<Option<String>> {
+        let most = duration(Some(seconds))?.unwrap_or_default();
+        let ended = py.detach(|| lock(&self.0).wait_for(most)).map_err(raise)?;
+        Ok(ended.as_ref().map(json))
+    }
+
+    fn data_sent(&self, py: Python<'_>) -> u64 {
+        py.detach(|| lock(&self.0).data_sent())
+    }
+
+    fn events(&self, py: Python<'_>) -> Vec<String> {
+        let events = py.detach(|| lock(&self.0).events());
+        events
+            .iter()
+            .filter_map(|event| serde_json::to_string(event).ok())
+            .collect()
+    }
+
+    fn cancel(&self, py: Python<'_>) {
+        py.detach(|| lock(&self.0).cancel());
+    }
+
+    fn fileno(&self, py: Python<'_>) -> Option<i32> {
+        py.detach(|| lock(&self.0).descriptor().map(|fd| fd.as_raw_fd()))
+    }
+}

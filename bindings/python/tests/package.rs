@@ -1,0 +1,42 @@
+//! The package as an interpreter has it: `tests/test_ropewalk.py` with the extension that was built.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Where cargo puts libraries of this build.
+fn built() -> PathBuf {
+    let own = std::env::current_exe().unwrap();
+    own.parent().and_then(Path::parent).unwrap().to_owned()
+}
+
+fn copy_all(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        std::fs::copy(entry.path(), to.join(entry.file_name())).unwrap();
+    }
+}
+
+#[test]
+fn the_package_in_an_interpreter() {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let folder = tempfile::tempdir().unwrap();
+    let package = folder.path().join("ropewalk");
+    copy_all(&source.join("python/ropewalk"), &package);
+    std::fs::copy(
+        built().join("lib_ropewalk.so"),
+        package.join("_ropewalk.abi3.so"),
+    )
+    .unwrap();
+    let output = Command::new("python3")
+        .args(["-W", "error", "-m", "unittest", "-v"])
+        .arg(source.join("tests/test_ropewalk.py"))
+        .current_dir(folder.path())
+        .env("PYTHONPATH", folder.path())
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+        .output()
+        .expect("python3 is not installed: run scripts/install-test-tools");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    println!("{said}");
+}

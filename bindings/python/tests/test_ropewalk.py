@@ -1,0 +1,248 @@
+"""The package in an interpreter: real transfers between agents of this process."""
+
+import array
+import asyncio
+import mmap
+import os
+import pathlib
+import signal
+import stat
+import subprocess
+import sys
+import tempfile
+import threading
+import unittest
+
+import ropewalk
+
+MIB = 1 << 20
+
+
+class Folder(unittest.TestCase):
+    """A folder that two agents serve, which lend memory, too."""
+
+    def setUp(self) -> None:
+        self.keep = tempfile.TemporaryDirectory()
+        self.addCleanup(self.keep.cleanup)
+        self.folder = pathlib.Path(self.keep.name).resolve()
+        self.token = ropewalk.new_token()
+        self.own = ropewalk.Agent(self.token, roots={str(self.folder): True})
+        self.addCleanup(self.own.stop)
+        self.other = ropewalk.Agent(self.token, roots={str(self.folder): True})
+        self.addCleanup(self.other.stop)
+        # Where the agents serve "from", and "to".
+        self.source = f"{self.own.addresses[0]}:{self.folder / 'from'}"
+        self.copy = self.at("to")
+
+    def at(self, name: str) -> str:
+        return f"{self.other.addresses[0]}:{self.folder / name}"
+
+    def file(self, name: str, length: int) -> bytes:
+        contents = os.urandom(length)
+        (self.folder / name).write_bytes(contents)
+        return contents
+
+
+class Copies(Folder):
+    def test_a_file_is_copied(self) -> None:
+        contents = self.file("from", 3 * MIB + 1)
+        report = ropewalk.copy(self.source, self.copy, token=self.token, verify="sink")
+        self.assertEqual((self.folder / "to").read_bytes(), contents)
+        self.assertEqual((report.outcome, report.delivered_bytes), ("done", len(contents)))
+        self.assertIn("3.146 MB", str(report))
+        self.assertIn("<td>done</td>", report._repr_html_())
+
+    def test_progress_is_reported(self) -> None:
+        self.file("from", MIB)
+        seen: list[dict] = []
+        ropewalk.copy([self.source], [self.copy], token=self.token, progress=seen.append)
+        self.assertEqual(seen[-1]["event"], "ended")
+        self.assertIn("planned", [event["event"] for event in seen])
+
+    def test_errors_name_what_failed(self) -> None:
+        with self.assertRaises(ropewalk.InputError) as raised:
+            ropewalk.copy(self.source, self.copy, token=self.token)
+        self.assertIn(str(self.folder / "from"), raised.exception.message)
+        self.assertFalse(raised.exception.is_retryable)
+        self.assertFalse((self.folder / "to").exists())
+        for options, text in [({"verify": "no"}, "is no value of verify"), ({"fast": True}, "fast")]:
+            with self.assertRaisesRegex(ropewalk.InputError, text):
+                ropewalk.copy(self.source, self.copy, token=self.token, **options)
+
+    def test_an_event_loop_goes_on_meanwhile(self) -> None:
+        contents = self.file("from", 4 * MIB)
+
+        async def main() -> tuple[ropewalk.Report, int]:
+            turns = 0
+
+            async def count() -> None:
+                nonlocal turns
+                while True:
+                    turns += 1
+                    await asyncio.sleep(0)
+
+            counting = asyncio.create_task(count())
+            report = await ropewalk.copy_async(self.source, self.copy, token=self.token)
+            counting.cancel()
+            return report, turns
+
+        report, turns = asyncio.run(main())
+        self.assertEqual(report.outcome, "done")
+        self.assertGreater(turns, 10)
+        self.assertEqual((self.folder / "to").read_bytes(), contents)
+
+    def test_a_cancelled_copy_goes_on_with_the_next(self) -> None:
+        contents = self.file("from", 96 * MIB)
+        copy = ropewalk.Copy(self.source, self.copy, token=self.token, limit="200Mbit")
+        with self.assertRaises(TimeoutError):
+            copy.wait(0.1)
+        while copy.data_sent < 8 * MIB:
+            with self.assertRaises(TimeoutError):
+                copy.wait(0.1)
+        copy.cancel()
+        with self.assertRaises(ropewalk.InputError):
+            copy.wait()
+        self.assertFalse((self.folder / "to").exists())
+        report = ropewalk.copy(self.source, self.copy, token=self.token)
+        self.assertEqual((self.folder / "to").read_bytes(), contents)
+        self.assertEqual(report.outcome, "done")
+
+    def test_interrupts_end_a_copy(self) -> None:
+        self.file("from", 64 * MIB)
+        program = (
+            "import ropewalk, sys\n"
+            "seen = lambda event: print(event['event'], flush=True)\n"
+            f"token = bytes.fromhex({self.token.hex()!r})\n"
+            f"ropewalk.copy({self.source!r}, {self.copy!r}, token=token, limit='20Mbit', progress=seen)\n"
+        )
+        child = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        assert child.stdout is not None
+        for line in child.stdout:
+            if line.strip() == "planned":
+                break
+        child.send_signal(signal.SIGINT)
+        child.stdout.close()
+        self.assertNotEqual(child.wait(30), 0)
+        self.assertFalse((self.folder / "to").exists())
+
+
+class Memory(Folder):
+    def test_memory_is_a_source(self) -> None:
+        self.file("mapped", 5 * MIB)
+        with (self.folder / "mapped").open("r+b") as opened, mmap.mmap(opened.fileno(), 0) as mapped:
+            for name, memory in {
+                "bytes": os.urandom(2 * MIB),
+                "bytearray": bytearray(os.urandom(MIB + 3)),
+                "array": array.array("d", range(1000)),
+                "view": memoryview(bytearray(os.urandom(MIB)))[10:1000],
+                "mmap": mapped,
+                "empty": b"",
+            }.items():
+                with self.subTest(name), self.own.lend(name, memory) as lent:
+                    ropewalk.copy(lent.place, self.at(name), token=self.token)
+                    self.assertEqual((self.folder / name).read_bytes(), bytes(memory))
+
+    def test_memory_is_a_destination(self) -> None:
+        contents = self.file("from", 8 * MIB + 5)
+        memory = bytearray(len(contents))
+        with self.own.lend("space", memory, writable=True) as lent:
+            rows = ropewalk.Rows(token=self.token)
+            last = len(contents) - 1
+            rows.schedule(f"writer {self.other.addresses[0]} {self.folder / 'from'} 0 0-{last}")
+            rows.schedule(f"reader {self.own.addresses[0]} buffer:space 0 0-{last}")
+            self.assertEqual(rows.wait().outcome, "done")
+            self.assertEqual(rows.data_sent, len(contents))
+            self.assertEqual(lent.written, [(0, len(contents))])
+            self.assertFalse(lent.is_busy)
+        self.assertEqual(memory, contents)
+
+    def test_what_cannot_be_lent(self) -> None:
+        with self.assertRaisesRegex(BufferError, "cannot be written"):
+            self.own.lend("bytes", b"abc", writable=True)
+        with self.assertRaisesRegex(BufferError, "gaps"):
+            self.own.lend("gaps", memoryview(bytearray(10))[::2])
+        with self.assertRaises(TypeError):
+            self.own.lend("number", 5)
+        memory = bytearray(10)
+        with self.own.lend("memory", memory):
+            with self.assertRaises(ropewalk.InputError):
+                self.own.lend("memory", memory)
+            with self.assertRaises(BufferError):
+                memory.append(1)
+        memory.append(1)
+
+    def test_a_buffer_that_is_too_short(self) -> None:
+        self.file("from", 1000)
+        with self.own.lend("short", bytearray(10), writable=True):
+            rows = ropewalk.Rows(token=self.token)
+            rows.schedule(f"writer {self.other.addresses[0]} {self.folder / 'from'} 0 0-999")
+            rows.schedule(f"reader {self.own.addresses[0]} buffer:short 0 0-999")
+            with self.assertRaisesRegex(ropewalk.Error, "short"):
+                rows.wait()
+
+
+class Messages(unittest.TestCase):
+    def pair(self) -> tuple[ropewalk.MessageSocket, ropewalk.MessageSocket]:
+        token = ropewalk.new_token()
+        listener = ropewalk.MessageListener(["127.0.0.1:0", "127.0.0.2:0"], token=token)
+        accepted: list[ropewalk.MessageSocket] = []
+        waiting = threading.Thread(target=lambda: accepted.append(listener.accept(30)))
+        waiting.start()
+        own = ropewalk.MessageSocket.connect(listener.addresses, token=token)
+        waiting.join()
+        self.addCleanup(own.close)
+        self.addCleanup(accepted[0].close)
+        return own, accepted[0]
+
+    def test_messages_arrive_whole_and_in_order(self) -> None:
+        own, other = self.pair()
+        messages = [b"", b"a", os.urandom(3 * MIB), bytes(100)]
+        sending = threading.Thread(target=lambda: [own.send(message) for message in messages] and own.finish_sending())
+        sending.start()
+        received = []
+        while (message := other.receive(4 * MIB, timeout=30)) is not None:
+            received.append(message)
+        sending.join()
+        self.assertEqual(received, messages)
+
+    def test_deadlines_and_limits(self) -> None:
+        own, other = self.pair()
+        with self.assertRaises(TimeoutError):
+            other.receive(timeout=0)
+        own.send(bytes(100))
+        with self.assertRaises(ropewalk.InputError):
+            other.receive(10, timeout=30)
+        self.assertEqual(other.receive(100, timeout=30), bytes(100))
+        with self.assertRaises(TimeoutError):
+            ropewalk.MessageListener(["127.0.0.1:0"], token=ropewalk.new_token()).accept(0)
+
+
+class Others(Folder):
+    def test_plans(self) -> None:
+        plan = ropewalk.plan("writer a:1 /data 0 0-1023\nreader b:2 /copy 0 0-1023", "1Gbit")
+        self.assertEqual(plan.binding, ["a:1", "b:2"])
+        self.assertEqual(plan.transfers[0]["end"], 1024)
+        with self.assertRaisesRegex(ropewalk.InputError, "line 1"):
+            ropewalk.plan("author a:1 /data 0 0-1023", "1Gbit")
+
+    def test_places(self) -> None:
+        for text in ["", "c:70000:/x", "c:7420:relative"]:
+            with self.subTest(text), self.assertRaises(ropewalk.InputError):
+                ropewalk.Place(text)
+        self.assertEqual(repr(ropewalk.Place("b:/x")), "Place('b:/x')")
+
+    def test_tokens(self) -> None:
+        path = self.folder / "token"
+        path.touch(mode=0o600)
+        path.write_text(ropewalk.new_token().hex())
+        with ropewalk.Agent(token_file=path) as agent:
+            self.assertEqual(len(agent.token), 32)
+        path.chmod(path.stat().st_mode | stat.S_IROTH)
+        with self.assertRaises(ropewalk.HostError):
+            ropewalk.Agent(token_file=path)
+        with self.assertRaises(ropewalk.InputError):
+            ropewalk.Agent(token=b"short")
+
+
+if __name__ == "__main__":
+    unittest.main()
