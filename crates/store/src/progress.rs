@@ -194,10 +194,14 @@ impl Progress {
         stage: &Stage<'_>,
         records: impl IntoIterator<Item = Safe<'s>>,
     ) -> bool {
+        let is_own = self.node.is_none();
         let Some(journal) = self.open_journal() else {
             return false;
         };
-        let written = journal.append(records).and_then(|()| journal.sync());
+        let written = journal.append(records);
+        // Until it records more it may be about to end, without having noticed: the next transfer waits for what this one takes over.
+        let written = written.and_then(|()| end_with(journal, is_own));
+        let written = written.and_then(|()| journal.sync());
         let written = written.and_then(|()| rustix::fs::fsync(stage.folder));
         self.has_failed |= written.is_err();
         written.is_ok()
@@ -306,23 +310,25 @@ mod tests {
         let mut progress = Progress::of(None);
         progress.begin(&stage, None).unwrap();
         let is_ending = || journal::is_ending(&folder, b".to.ropewalk-1.journal");
-        let record = |progress: &mut Progress, start: u64| {
-            let range = Range::new(start, start + 10);
-            progress.record(&stage, &RangeSet::from(range), |journal, _| {
-                journal.append([Safe {
-                    number: 0,
-                    path: b"file",
-                    version: Version {
-                        len: 100,
-                        ..Version::default()
-                    },
-                    shift: None,
-                    inode: 0,
-                    range,
-                    digest: None,
-                }])
-            });
+        let safe = |start: u64| Safe {
+            number: 0,
+            path: b"file",
+            version: Version {
+                len: 100,
+                ..Version::default()
+            },
+            shift: None,
+            inode: 0,
+            range: Range::new(start, start + 10),
+            digest: None,
         };
+        let record = |progress: &mut Progress, start: u64| {
+            let range = RangeSet::from(Range::new(start, start + 10));
+            progress.record(&stage, &range, |journal, _| journal.append([safe(start)]));
+        };
+        // What takes over may end before it has noticed that.
+        assert!(progress.record_found(&stage, [safe(50)]));
+        assert!(is_ending());
         record(&mut progress, 0);
         assert!(!is_ending());
         assert!(progress.note_ending());
@@ -335,7 +341,7 @@ mod tests {
         assert!(is_ending());
         assert_eq!(progress.recorded.len_bytes(), 20);
         let recorded = journal::read_unlocked(&folder, b".to.ropewalk-1.journal");
-        assert_eq!(recorded[0].safe.len_bytes(), 20);
+        assert_eq!(recorded[0].safe.len_bytes(), 30);
         progress.end_journal();
         assert!(!is_ending());
         assert!(!progress.note_ending(), "no other transfer would see it");
