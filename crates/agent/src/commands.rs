@@ -23,7 +23,7 @@ use tokio::sync::Semaphore;
 
 use crate::door::{Doors, Place};
 use crate::incoming::{Caller, Incoming as _, PREFACE_TIMEOUT, Refusal};
-use crate::listen::{bind, hear, rest};
+use crate::listen::{bind, for_runtime, hear, rest};
 use crate::log::{self, Log, LogSink};
 use crate::peers::handshake;
 use crate::{AgentError, session};
@@ -118,12 +118,7 @@ impl CommandListener {
     {
         let mut tasks = tokio::task::JoinSet::new();
         for listener in self.listeners {
-            let address = listener
-                .local_addr()
-                .unwrap_or(SocketAddr::from(([0, 0, 0, 0], 0)));
-            let to_error = |source| AgentError::Listen { address, source };
-            listener.set_nonblocking(true).map_err(to_error)?;
-            let listener = tokio::net::TcpListener::from_std(listener).map_err(to_error)?;
+            let listener = for_runtime(listener)?;
             let (shared, answer) = (self.shared.clone(), answer.clone());
             tasks.spawn(async move { accept_all(&listener, &shared, &answer).await });
         }

@@ -177,12 +177,7 @@ impl Agent {
         let mut tasks = tokio::task::JoinSet::new();
         let doors = Arc::new(Doors::new(open_files::limit()));
         for listener in self.listeners {
-            let address = listener
-                .local_addr()
-                .unwrap_or(SocketAddr::from(([0, 0, 0, 0], 0)));
-            let to_error = |source| AgentError::Listen { address, source };
-            listener.set_nonblocking(true).map_err(to_error)?;
-            let listener = tokio::net::TcpListener::from_std(listener).map_err(to_error)?;
+            let listener = for_runtime(listener)?;
             let (shared, doors) = (self.shared.clone(), doors.clone());
             tasks.spawn(async move { accept_all(&listener, &doors, &shared).await });
         }
@@ -220,6 +215,18 @@ impl Agent {
         }
         Ok(())
     }
+}
+
+/// A listener that the runtime accepts connections on.
+pub(crate) fn for_runtime(
+    listener: TcpListener,
+) -> Result<tokio::net::TcpListener, AgentError> {
+    let address = listener
+        .local_addr()
+        .unwrap_or(SocketAddr::from(([0, 0, 0, 0], 0)));
+    let to_error = |source| AgentError::Listen { address, source };
+    listener.set_nonblocking(true).map_err(to_error)?;
+    tokio::net::TcpListener::from_std(listener).map_err(to_error)
 }
 
 /// Takes connections of other hosts, for good.

@@ -30,7 +30,7 @@ mod submit;
 mod task;
 
 use self::door::{Answer, Door, Entry, Question};
-use self::far::{Call, Far, Told};
+use self::far::{Call, Far, Reply};
 use self::keep::Keep;
 use self::run::{Happened, Runner};
 use self::said::Said;
@@ -111,7 +111,7 @@ enum Input {
     /// A visitor's question.
     Asked(Box<Question>, UnixStream),
     /// A question of another host.
-    Called(Call, oneshot::Sender<Told>),
+    Called(Call, oneshot::Sender<Reply>),
     /// What happens to a run.
     Happened(Happened),
     /// A signal to end.
@@ -142,7 +142,7 @@ pub(crate) fn run(args: &ServeArgs) -> Result<ExitCode> {
         addresses => Some(Far::open(
             addresses,
             args.token_file.as_deref(),
-            move |call, told| drop(calling.send(Input::Called(call, told))),
+            move |call, reply| drop(calling.send(Input::Called(call, reply))),
         )?),
     };
     let asking = inputs.clone();
@@ -286,7 +286,7 @@ impl Server {
         match input {
             Input::Asked(question, visitor) => self.answer(*question, visitor),
             // One that no longer waits for the answer has had its way all the same.
-            Input::Called(call, told) => drop(told.send(self.call(call))),
+            Input::Called(call, reply) => drop(reply.send(self.call(call))),
             Input::Happened(Happened::Rate(id, rate)) => self.queue.observe(id, rate),
             Input::Happened(Happened::Said(id, line)) => self.said.put(id, line),
             Input::Happened(Happened::Ended(id, ran, summary)) => {
@@ -454,7 +454,7 @@ impl Server {
     }
 
     /// Answers a command of another host. It concerns jobs that came from there.
-    fn call(&mut self, call: Call) -> Told {
+    fn call(&mut self, call: Call) -> Reply {
         match call {
             Call::Submit {
                 task,
@@ -463,23 +463,23 @@ impl Server {
             } => {
                 let known = self.tasks.iter().find(|(_, known)| known.key == task.key);
                 if let Some((&id, _)) = known {
-                    return Told::Taken(id);
+                    return Reply::Taken(id);
                 }
                 match self.admit(&task) {
                     Ok(()) => match self.submit(*task, places, priority) {
-                        Answer::Submitted { job } => Told::Taken(job),
-                        Answer::Refused { error } => Told::Refused(error),
-                        _ => Told::Refused("the job is not taken".into()),
+                        Answer::Submitted { job } => Reply::Taken(job),
+                        Answer::Refused { error } => Reply::Refused(error),
+                        _ => Reply::Refused("the job is not taken".into()),
                     },
-                    Err(error) => Told::Refused(error),
+                    Err(error) => Reply::Refused(error),
                 }
             }
             Call::Look { job, key } => {
                 let is_same = |task: &Task| key.is_none() || task.key == key;
                 let known = self.handed(job).filter(|task| is_same(task));
                 match known.and_then(|_| self.entry(job)) {
-                    Some(entry) => Told::Looked(Box::new(entry), self.said.get(job)),
-                    None => Told::Refused(format!(
+                    Some(entry) => Reply::Looked(Box::new(entry), self.said.get(job)),
+                    None => Reply::Refused(format!(
                         "the queue has no job {job} that was handed over here; was `ropewalk serve` started with another --state?"
                     )),
                 }
@@ -487,14 +487,14 @@ impl Server {
             Call::List => {
                 let handed = self.tasks.iter().filter(|(_, task)| task.key.is_some());
                 let jobs = handed.filter_map(|(&id, _)| self.entry(id)).collect();
-                Told::Jobs(self.queue.limit(), jobs)
+                Reply::Jobs(self.queue.limit(), jobs)
             }
-            Call::Cancel { job } if self.handed(job).is_none() => Told::Refused(format!(
+            Call::Cancel { job } if self.handed(job).is_none() => Reply::Refused(format!(
                 "the queue has no job {job} that was handed over here"
             )),
             Call::Cancel { job } => match self.queue.cancel(job, sys::now_unix()) {
-                Ok(()) => Told::Done,
-                Err(error) => Told::Refused(error.to_string()),
+                Ok(()) => Reply::Done,
+                Err(error) => Reply::Refused(error.to_string()),
             },
         }
     }

@@ -69,7 +69,7 @@ pub(super) enum Call {
 }
 
 /// What the loop says.
-pub(super) enum Told {
+pub(super) enum Reply {
     /// The job is in the queue, safely.
     Taken(u64),
     /// A job, and the last event of its run.
@@ -83,7 +83,7 @@ pub(super) enum Told {
 }
 
 /// Passes a call on to the loop.
-type Caller = Arc<dyn Fn(Call, oneshot::Sender<Told>) + Send + Sync>;
+type Caller = Arc<dyn Fn(Call, oneshot::Sender<Reply>) + Send + Sync>;
 
 /// What jobs of the port are made with.
 struct Own {
@@ -107,7 +107,7 @@ impl Far {
     pub fn open(
         addresses: &[SocketAddr],
         token_file: Option<&Path>,
-        call: impl Fn(Call, oneshot::Sender<Told>) + Send + Sync + 'static,
+        call: impl Fn(Call, oneshot::Sender<Reply>) + Send + Sync + 'static,
     ) -> Result<Self> {
         let token = token::load(token_file)?;
         let token_file = match token_file {
@@ -158,17 +158,17 @@ fn log(line: &str) {
 }
 
 impl Own {
-    async fn ask(&self, call: Call) -> Told {
-        let (told, answer) = oneshot::channel();
-        (self.call)(call, told);
-        let ended = |_| Told::Refused("`ropewalk serve` is about to end".into());
+    async fn ask(&self, call: Call) -> Reply {
+        let (reply, answer) = oneshot::channel();
+        (self.call)(call, reply);
+        let ended = |_| Reply::Refused("`ropewalk serve` is about to end".into());
         answer.await.unwrap_or_else(ended)
     }
 }
 
 /// Answers one command.
 async fn answer(question: ToServe, mut answers: Answers, own: Arc<Own>) {
-    let told = match Question::read(question) {
+    let reply = match Question::read(question) {
         Ok(Question::Submit(submission)) => submit(submission, &own).await,
         Ok(Question::Follow { job, key }) => {
             let key = key.map(|key| token::hex(&key));
@@ -176,29 +176,29 @@ async fn answer(question: ToServe, mut answers: Answers, own: Arc<Own>) {
         }
         Ok(Question::List) => own.ask(Call::List).await,
         Ok(Question::Cancel { job }) => own.ask(Call::Cancel { job }).await,
-        Err(error) => Told::Refused(error.to_string()),
+        Err(error) => Reply::Refused(error.to_string()),
     };
     // A command that has gone concerns no other.
-    let _ = match body(told) {
+    let _ = match body(reply) {
         Ok(body) => answers.send(body).await,
         Err(error) => answers.refuse(error).await,
     };
     answers.end().await;
 }
 
-fn body(told: Told) -> Result<Body, String> {
-    match told {
-        Told::Taken(job) => Ok(Body::Taken(ServeTaken { job })),
-        Told::Looked(entry, event) => Ok(Body::State(ServeState {
+fn body(reply: Reply) -> Result<Body, String> {
+    match reply {
+        Reply::Taken(job) => Ok(Body::Taken(ServeTaken { job })),
+        Reply::Looked(entry, event) => Ok(Body::State(ServeState {
             job: json(&entry),
             event: event.map(|event| event.to_string()).unwrap_or_default(),
         })),
-        Told::Jobs(limit, jobs) => Ok(Body::Jobs(ServeJobs {
+        Reply::Jobs(limit, jobs) => Ok(Body::Jobs(ServeJobs {
             limit: limit.unwrap_or(0),
             jobs: jobs.iter().map(json).collect(),
         })),
-        Told::Done => Ok(Body::Done(ServeDone {})),
-        Told::Refused(error) => Err(error),
+        Reply::Done => Ok(Body::Done(ServeDone {})),
+        Reply::Refused(error) => Err(error),
     }
 }
 
@@ -207,7 +207,7 @@ fn json(entry: &Entry) -> String {
     serde_json::to_string(entry).unwrap_or_default()
 }
 
-async fn submit(submission: Submission, own: &Arc<Own>) -> Told {
+async fn submit(submission: Submission, own: &Arc<Own>) -> Reply {
     let (maker, priority) = (own.clone(), submission.priority);
     let _making = own.making.acquire().await;
     let making = move || task(submission, &maker.token_file, &maker.environment);
@@ -221,8 +221,8 @@ async fn submit(submission: Submission, own: &Arc<Own>) -> Told {
             };
             own.ask(call).await
         }
-        Ok(Err(error)) => Told::Refused(crate::with_causes(&error)),
-        Err(_) => Told::Refused("`ropewalk serve` failed to read it".into()),
+        Ok(Err(error)) => Reply::Refused(crate::with_causes(&error)),
+        Err(_) => Reply::Refused("`ropewalk serve` failed to read it".into()),
     }
 }
 
@@ -295,7 +295,7 @@ async fn follow(job: u64, key: Option<String>, mut answers: Answers, own: &Own) 
             key: key.clone(),
         };
         let (entry, event) = match own.ask(call).await {
-            Told::Looked(entry, event) => (entry, event),
+            Reply::Looked(entry, event) => (entry, event),
             other => {
                 if let Err(error) = body(other) {
                     let _ = answers.refuse(error).await;
