@@ -218,9 +218,7 @@ impl Agent {
 }
 
 /// A listener that the runtime accepts connections on.
-pub(crate) fn for_runtime(
-    listener: TcpListener,
-) -> Result<tokio::net::TcpListener, AgentError> {
+pub(crate) fn for_runtime(listener: TcpListener) -> Result<tokio::net::TcpListener, AgentError> {
     let address = listener
         .local_addr()
         .unwrap_or(SocketAddr::from(([0, 0, 0, 0], 0)));

@@ -61,7 +61,7 @@ impl Slow {
         }
     }
 
-    /// The first agent that writes a copy, or that writes none.
+    /// The first agent that writes a copy, or that writes none, once all that have to have begun to.
     fn agent(&self, receives: bool) -> i32 {
         let writes = |pid: &&i32| {
             let files = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
@@ -69,8 +69,13 @@ impl Slow {
             let mut names = links.flatten().map(|path| path.display().to_string());
             names.any(|name| name.contains(".ropewalk-"))
         };
-        let mut agents = self.agents.iter();
-        *agents.find(|pid| writes(pid) == receives).unwrap()
+        // Two of them send.
+        let receivers = self.agents.len() - 2;
+        let (writers, others) = wait_for("the receivers to write", || {
+            let found: (Vec<i32>, Vec<i32>) = self.agents.iter().partition(|pid| writes(pid));
+            (found.0.len() == receivers).then_some(found)
+        });
+        if receives { writers[0] } else { others[0] }
     }
 }
 
