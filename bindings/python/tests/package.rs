@@ -3,10 +3,13 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Where cargo puts libraries of this build.
-fn built() -> PathBuf {
+/// The extension of this build.
+fn extension() -> PathBuf {
     let own = std::env::current_exe().unwrap();
-    own.parent().and_then(Path::parent).unwrap().to_owned()
+    let mut places = own.ancestors().skip(1).take(2);
+    let found =
+        places.find_map(|place| Some(place.join("lib_ropewalk.so")).filter(|at| at.exists()));
+    found.expect("cargo has built lib_ropewalk.so")
 }
 
 fn copy_all(from: &Path, to: &Path) {
@@ -23,11 +26,7 @@ fn the_package_in_an_interpreter() {
     let folder = tempfile::tempdir().unwrap();
     let package = folder.path().join("ropewalk");
     copy_all(&source.join("python/ropewalk"), &package);
-    std::fs::copy(
-        built().join("lib_ropewalk.so"),
-        package.join("_ropewalk.abi3.so"),
-    )
-    .unwrap();
+    std::fs::copy(extension(), package.join("_ropewalk.abi3.so")).unwrap();
     let output = Command::new("python3")
         .args(["-W", "error", "-m", "unittest", "-v"])
         .arg(source.join("tests/test_ropewalk.py"))
