@@ -28,8 +28,9 @@ fn the_package_in_an_interpreter() {
     copy_all(&source.join("python/ropewalk"), &package);
     std::fs::copy(extension(), package.join("_ropewalk.abi3.so")).unwrap();
     let output = Command::new("python3")
-        .args(["-W", "error", "-m", "unittest", "-v"])
+        .args(["-W", "error"])
         .arg(source.join("tests/test_ropewalk.py"))
+        .arg("-v")
         .current_dir(folder.path())
         .env("PYTHONPATH", folder.path())
         .env("PYTHONDONTWRITEBYTECODE", "1")
