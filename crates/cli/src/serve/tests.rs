@@ -83,7 +83,7 @@ fn a_key_is_one_job() {
     let dir = tempfile::tempdir().unwrap();
     let folder = dir.path().join("queue");
     let submit = |server: &mut Server, key| match server.call(handed(key, 9)) {
-        Told::Taken(job) => job,
+        Reply::Taken(job) => job,
         _ => panic!("it is refused"),
     };
     let mut first = server(&folder);
@@ -93,11 +93,11 @@ fn a_key_is_one_job() {
     drop(first);
     let mut second = server(&folder);
     assert_eq!(submit(&mut second, "b"), 2);
-    assert!(matches!(second.call(Call::Cancel { job: 2 }), Told::Done));
+    assert!(matches!(second.call(Call::Cancel { job: 2 }), Reply::Done));
     assert_eq!(submit(&mut second, "b"), 2);
     let mut look = |job, key: Option<&str>| {
         let key = key.map(str::to_owned);
-        matches!(second.call(Call::Look { job, key }), Told::Looked(..))
+        matches!(second.call(Call::Look { job, key }), Reply::Looked(..))
     };
     assert!(look(1, Some("a")) && look(1, None) && look(2, Some("b")));
     assert!(!look(1, Some("b")) && !look(3, None));
@@ -110,12 +110,12 @@ fn own_jobs_are_not_seen_from_other_hosts() {
     let mut server = server(&dir.path().join("queue"));
     server.submit(Task::default(), Vec::new(), 0);
     for call in [Call::Look { job: 1, key: None }, Call::Cancel { job: 1 }] {
-        assert!(matches!(server.call(call), Told::Refused(_)));
+        assert!(matches!(server.call(call), Reply::Refused(_)));
     }
-    assert!(matches!(server.call(Call::List), Told::Jobs(None, jobs) if jobs.is_empty()));
+    assert!(matches!(server.call(Call::List), Reply::Jobs(None, jobs) if jobs.is_empty()));
     assert!(!server.queue.job(1).unwrap().state.is_ended());
     // None has no key, and is no other's.
-    assert!(matches!(server.call(handed("a", 9)), Told::Taken(2)));
+    assert!(matches!(server.call(handed("a", 9)), Reply::Taken(2)));
 }
 
 /// Other hosts cannot fill the memory: what waits is bounded, and what has ended makes space.
@@ -124,13 +124,13 @@ fn what_is_handed_over_is_bounded() {
     let dir = tempfile::tempdir().unwrap();
     let mut server = server(&dir.path().join("queue"));
     let half = HANDED_BYTES_MAX / 2;
-    assert!(matches!(server.call(handed("a", half)), Told::Taken(1)));
-    assert!(matches!(server.call(handed("b", half)), Told::Taken(2)));
+    assert!(matches!(server.call(handed("a", half)), Reply::Taken(1)));
+    assert!(matches!(server.call(handed("b", half)), Reply::Taken(2)));
     match server.call(handed("c", 1)) {
-        Told::Refused(error) => assert!(error.contains("2 jobs with 65536 KiB"), "{error}"),
+        Reply::Refused(error) => assert!(error.contains("2 jobs with 65536 KiB"), "{error}"),
         _ => panic!("it is taken"),
     }
     server.call(Call::Cancel { job: 1 });
     server.act().unwrap();
-    assert!(matches!(server.call(handed("c", 1)), Told::Taken(3)));
+    assert!(matches!(server.call(handed("c", 1)), Reply::Taken(3)));
 }
