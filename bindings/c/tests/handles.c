@@ -1,20 +1,9 @@
 /* Two transfers at once in an event loop, and what is refused. Arguments: token file, folder, ports of two agents. */
 #include <poll.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include "ropewalk.h"
+#include "check.h"
 
 enum { HALF = 1000000 };
-
-#define CHECK(condition)                                                                                              \
-    do {                                                                                                              \
-        if (!(condition)) {                                                                                           \
-            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition);                                           \
-            exit(1);                                                                                                  \
-        }                                                                                                             \
-    } while (0)
 
 static void progress(void *user, uint64_t delivered, uint64_t total)
 {

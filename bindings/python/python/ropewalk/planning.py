@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 from . import _ropewalk
 from .errors import raised
+from .report import Keys
 
 
-class Plan(dict[str, Any]):
+class Plan(Keys):
     """Who sends which bytes to whom (`transfers`), in what time (`predicted_seconds`), the least time of any plan (`bound_seconds`), and what
     sets it (`binding`): the keys of `ropewalk plan --json`, also as attributes."""
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return self[name]
-        except KeyError:
-            raise AttributeError(f"the plan has no {name}") from None
 
 
 def plan(specification: str, rate: str) -> Plan:

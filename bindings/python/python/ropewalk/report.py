@@ -21,17 +21,21 @@ def _rate(bits: float) -> str:
     raise AssertionError
 
 
-class Report(dict[str, Any]):
-    """The report of a transfer: the keys of `ropewalk copy --json`, also as attributes.
-
-    In a notebook it shows bytes, time, rate, the bound and what set it.
-    """
+class Keys(dict[str, Any]):
+    """An object of JSON whose keys are attributes, too."""
 
     def __getattr__(self, name: str) -> Any:
         try:
             return self[name]
         except KeyError:
-            raise AttributeError(f"the report has no {name}") from None
+            raise AttributeError(f"there is no {name} in the {type(self).__name__.lower()}") from None
+
+
+class Report(Keys):
+    """The report of a transfer: the keys of `ropewalk copy --json`, also as attributes.
+
+    In a notebook it shows bytes, time, rate, the bound and what set it.
+    """
 
     def _lines(self) -> list[tuple[str, str]]:
         seconds = self.get("seconds") or 0.0
