@@ -136,25 +136,25 @@ impl Running {
         Ok(ended.map_err(raise)?.as_ref().map(json))
     }
 
-    fn data_sent(&self) -> PyResult<u64> {
-        self.with(|running| running.data_sent())
+    fn data_sent(&self, py: Python<'_>) -> PyResult<u64> {
+        py.detach(|| self.with(|running| running.data_sent()))
     }
 
     /// What has happened, each as JSON.
-    fn events(&self) -> PyResult<Vec<String>> {
-        let events = self.with(ropewalk::Running::events)?;
+    fn events(&self, py: Python<'_>) -> PyResult<Vec<String>> {
+        let events = py.detach(|| self.with(ropewalk::Running::events))?;
         Ok(events
             .iter()
             .filter_map(|event| serde_json::to_string(event).ok())
             .collect())
     }
 
-    fn cancel(&self) -> PyResult<()> {
-        self.with(|running| running.cancel())
+    fn cancel(&self, py: Python<'_>) -> PyResult<()> {
+        py.detach(|| self.with(|running| running.cancel()))
     }
 
-    fn fileno(&self) -> PyResult<i32> {
-        self.with(|running| running.as_fd().as_raw_fd())
+    fn fileno(&self, py: Python<'_>) -> PyResult<i32> {
+        py.detach(|| self.with(|running| running.as_fd().as_raw_fd()))
     }
 
     /// Ends it where it runs, and waits for that.
