@@ -2,10 +2,12 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
+use std::time::Instant;
 
 use ropewalk_proto::control;
 use ropewalk_store::{Buffers, Roots};
 
+use crate::counts::Counts;
 use crate::log::Log;
 use crate::tunnel::Tunnel;
 
@@ -26,6 +28,8 @@ pub(crate) struct Host {
     /// Through the master that started this agent, if one did.
     pub tunnel: OnceLock<Arc<Tunnel>>,
     pub log: Log,
+    pub counts: Counts,
+    pub began: Instant,
 }
 
 impl Host {
@@ -67,6 +71,8 @@ impl Host {
             work: Work::default(),
             tunnel: OnceLock::new(),
             log: Log::default(),
+            counts: Counts::default(),
+            began: Instant::now(),
         }
     }
 }

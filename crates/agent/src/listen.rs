@@ -4,7 +4,7 @@ use std::future::Future;
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use ropewalk_lane::control::accept;
@@ -15,10 +15,12 @@ use ropewalk_store::{Access, Buffers, Roots};
 use tokio::io::AsyncReadExt as _;
 use tokio::sync::watch;
 
+use crate::counts::Counts;
 use crate::door::{Doors, Place};
 use crate::host::{Host, Work};
 use crate::incoming::{Caller, Incoming, PREFACE_TIMEOUT, Refusal, own_user};
 use crate::log::{self, Log, LogSink};
+use crate::meter::Meter;
 use crate::peers::{HANDSHAKE_TIMEOUT, Held, handshake, named, serve_peer};
 use crate::shared::Shared;
 use crate::stages::{self, StageConfig, Stream};
@@ -127,6 +129,8 @@ impl Agent {
                 work: Work::default(),
                 tunnel: OnceLock::new(),
                 log: log.unwrap_or_default(),
+                counts: Counts::default(),
+                began: Instant::now(),
             },
             token_id: preface::key_id(&config.token),
             token_key: MacKey::new(&config.token),
@@ -158,6 +162,11 @@ impl Agent {
     /// The buffers of this program that transfers read and write: lent at any time.
     pub fn buffers(&self) -> Buffers {
         self.shared.host.buffers.clone()
+    }
+
+    /// Reads what the agent does, while it serves, too.
+    pub fn meter(&self) -> Meter {
+        Meter::new(self.shared.clone())
     }
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {
@@ -312,6 +321,7 @@ async fn receive<S: Incoming>(stream: S, caller: Caller, doors: &Arc<Doors>, sha
         tokio::spawn(async move {
             let name = caller.name.clone();
             if let Err(refusal) = welcome(stream, caller, place, &doors, shared.clone()).await {
+                shared.host.counts.change(|totals| totals.strangers += 1);
                 shared.host.log.stranger(|| format!("{name}: {refusal}"));
             }
         });

@@ -21,7 +21,35 @@ const LINE_MAX: usize = 1024;
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Gets one line, without its end.
-pub type LogSink = Arc<dyn Fn(&str) + Send + Sync>;
+pub type LogSink = Arc<dyn Fn(&Entry) + Send + Sync>;
+
+/// How much a line of the log matters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Level {
+    /// A peer without a token or certificate.
+    Notice,
+    /// A transfer begins or ends.
+    Info,
+    /// A request of a peer with a token was refused.
+    Warning,
+}
+
+/// A line of the log; shown with its time in front.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    /// How much it matters.
+    pub level: Level,
+    /// When, as `2026-11-22T22:42:01Z`.
+    pub at: String,
+    /// One line without control characters.
+    pub text: String,
+}
+
+impl std::fmt::Display for Entry {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} {}", self.at, self.text)
+    }
+}
 
 /// Where lines go; by default nowhere.
 #[derive(Clone, Default)]
@@ -37,7 +65,7 @@ enum Line {
     Of {
         at: SystemTime,
         text: String,
-        stranger: bool,
+        level: Level,
     },
     /// Nothing follows it.
     Last,
@@ -74,12 +102,17 @@ impl Log {
 
     /// Something that only peers with a token or certificate cause.
     pub fn say(&self, text: impl FnOnce() -> String) {
-        self.push(text, false);
+        self.push(text, Level::Info);
+    }
+
+    /// The same, where what was asked is not done.
+    pub fn warn(&self, text: impl FnOnce() -> String) {
+        self.push(text, Level::Warning);
     }
 
     /// Something that any peer can cause.
     pub fn stranger(&self, text: impl FnOnce() -> String) {
-        self.push(text, true);
+        self.push(text, Level::Notice);
     }
 
     /// Ends the thread once it has written what there is.
@@ -90,14 +123,14 @@ impl Log {
         }
     }
 
-    fn push(&self, text: impl FnOnce() -> String, stranger: bool) {
+    fn push(&self, text: impl FnOnce() -> String, level: Level) {
         let Some(queue) = &self.0 else {
             return;
         };
         let line = Line::Of {
             at: SystemTime::now(),
             text: text(),
-            stranger,
+            level,
         };
         if queue.lines.try_send(line).is_err() {
             queue.lost.fetch_add(1, Ordering::Relaxed);
@@ -122,15 +155,20 @@ fn write(queue: &Receiver<Line>, lost: &AtomicU64, sink: &LogSink) {
         let is_end = matches!(next, Ok(Line::Last) | Err(RecvTimeoutError::Disconnected));
         // The last count is not held back.
         if let Some(more) = quota.take_held(if is_end { u64::MAX } else { second }) {
-            sink(&format!(
-                "{} and {more} more lines like these",
-                stamp(second)
-            ));
+            sink(&Entry {
+                level: Level::Notice,
+                at: stamp(second),
+                text: format!("and {more} more lines like these"),
+            });
         }
         match next {
-            Ok(Line::Of { text, stranger, .. }) => {
-                if !stranger || quota.admit(second) {
-                    sink(&format!("{} {}", stamp(second), clean(&text)));
+            Ok(Line::Of { text, level, .. }) => {
+                if level != Level::Notice || quota.admit(second) {
+                    sink(&Entry {
+                        level,
+                        at: stamp(second),
+                        text: clean(&text),
+                    });
                 }
             }
             Err(RecvTimeoutError::Timeout) => {}
@@ -198,7 +236,7 @@ mod tests {
     fn strangers_are_bounded_and_peers_are_not() {
         let lines = Arc::new(Mutex::new(Vec::new()));
         let kept = lines.clone();
-        let sink: LogSink = Arc::new(move |line: &str| kept.lock().push(line.to_owned()));
+        let sink: LogSink = Arc::new(move |line: &Entry| kept.lock().push(line.to_string()));
         let (log, writer) = Log::start(sink).unwrap();
         for number in 0..500 {
             log.stranger(|| format!("stranger {number}"));

@@ -12,6 +12,7 @@ use tokio::sync::{OwnedRwLockReadGuard, mpsc, watch};
 
 use crate::door::Place;
 use crate::incoming::{Caller, Refusal};
+use crate::meter::Meter;
 use crate::reversed;
 use crate::shared::Shared;
 use crate::stages::Stream;
@@ -211,11 +212,9 @@ impl Session {
     }
 
     fn refuse_as(&self, kind: ErrorKind, message: String) {
-        let caller = &self.caller;
-        self.shared
-            .host
-            .log
-            .say(|| format!("{caller}: refused, {message}"));
+        let (caller, host) = (&self.caller, &self.shared.host);
+        host.counts.change(|totals| totals.refused += 1);
+        host.log.warn(|| format!("{caller}: refused, {message}"));
         self.send(from_agent::Body::Refused(control::Refused {
             code: kind.wire(),
             message,
@@ -298,7 +297,8 @@ impl Session {
             Some(to_agent::Body::Finish(finish)) => self.finish(finish).await,
             Some(to_agent::Body::StatusQuery(query)) => {
                 let transfers = self.select(&query.transfer).iter().map(|t| t.status_line()).collect();
-                self.send(from_agent::Body::StatusReply(control::StatusReply { transfers }));
+                let agent = Some(Meter::new(self.shared.clone()).status());
+                self.send(from_agent::Body::StatusReply(control::StatusReply { transfers, agent }));
             }
             Some(to_agent::Body::CancelQuery(query)) => self.cancel(&query).await,
             Some(to_agent::Body::StreamOpen(open)) => {
@@ -383,6 +383,7 @@ impl Session {
         }
         self.send(from_agent::Body::StatusReply(control::StatusReply {
             transfers: lines,
+            agent: None,
         }));
     }
 

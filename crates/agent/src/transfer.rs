@@ -16,6 +16,7 @@ use ropewalk_store::{BufferSource, Keep, PatternSource, Source, StoreError};
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::AgentError;
+use crate::counts::{Counts, Moved};
 use crate::host::Host;
 use crate::interfaces::{self, Interface};
 use crate::landing::{Holdings, manifest_space};
@@ -86,6 +87,7 @@ pub(crate) struct Transfer {
     discards_shared: AtomicBool,
     fetch: Mutex<Option<Arc<Fetch>>>,
     log: Log,
+    counts: Counts,
     // Its end is logged once, and only if its beginning was.
     is_logged: AtomicBool,
     // Final paths of what it writes.
@@ -147,6 +149,7 @@ impl Transfer {
             discards_shared: AtomicBool::new(false),
             fetch: Mutex::new(None),
             log: host.log.clone(),
+            counts: host.counts.clone(),
             is_logged: AtomicBool::new(false),
             paths,
             has_plan: AtomicBool::new(false),
@@ -303,6 +306,19 @@ impl Transfer {
         }
     }
 
+    /// What it has moved, from the moment its beginning is logged until its end is.
+    pub fn counted(&self) -> Option<Moved> {
+        if !self.is_logged.load(Ordering::Acquire) {
+            return None;
+        }
+        let fetch = self.fetch.lock().clone();
+        Some(Moved {
+            sent: self.serving.sent(),
+            received: fetch.as_ref().map_or(0, |fetch| fetch.checked()),
+            delivered: fetch.as_ref().map_or(0, |fetch| fetch.delivered()),
+        })
+    }
+
     /// One line for `status`.
     pub fn status_line(&self) -> control::TransferStatus {
         let fetch = self.fetch.lock().clone();
@@ -325,7 +341,10 @@ impl Transfer {
 
     /// Logs that a master at `caller` has opened it.
     pub fn log_begin(&self, caller: &str) {
-        self.is_logged.store(true, Ordering::Release);
+        self.counts.change(|totals| {
+            totals.begun += 1;
+            self.is_logged.store(true, Ordering::Release);
+        });
         self.log.say(|| {
             let role = match (self.sources.lock().is_empty(), self.sinks.lock().is_empty()) {
                 (false, true) => "sends",
@@ -341,17 +360,23 @@ impl Transfer {
     }
 
     fn log_end(&self, outcome: &str) {
-        if !self.is_logged.swap(false, Ordering::AcqRel) {
+        let ended = self.counts.change(|totals| {
+            let moved = self.counted()?;
+            self.is_logged.store(false, Ordering::Release);
+            totals.moved.add(moved);
+            Some(moved)
+        });
+        let Some(Moved {
+            sent, delivered, ..
+        }) = ended
+        else {
             return;
-        }
+        };
         self.log.say(|| {
-            let fetch = self.fetch.lock().clone();
-            let received = fetch.map_or(0, |fetch| fetch.delivered());
             let seconds = self.member.now().0 as f64 / 1e9;
             format!(
-                "transfer {} ends after {seconds:.1} s: {outcome}, sent {} bytes, received {received} bytes",
-                self.name(),
-                self.serving.sent()
+                "transfer {} ends after {seconds:.1} s: {outcome}, sent {sent} bytes, received {delivered} bytes",
+                self.name()
             )
         });
     }
@@ -490,6 +515,7 @@ impl Transfer {
             discards_shared: AtomicBool::new(false),
             fetch: Mutex::new(None),
             log: Log::default(),
+            counts: Counts::default(),
             is_logged: AtomicBool::new(false),
             paths: Vec::new(),
             has_plan: AtomicBool::new(false),

@@ -17,13 +17,18 @@ use ropewalk_agent::{Agent, AgentConfig, AgentError, Expanded, Rank, Seat, Stage
 use ropewalk_proto::version::version;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
+use serde::Deserialize;
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
+use crate::metrics::Metrics;
 use crate::ports::Ports;
 use crate::run::runtime;
 use crate::sys::{self, say};
-use crate::{Unusable, Usage, token};
+use crate::{Unusable, Usage, service, token};
+
+/// Port of a standing agent by default.
+pub(crate) const PORT_DEFAULT: u16 = 7420;
 
 /// Where a standing agent listens by default; IPv6 and IPv4 at once.
 const LISTEN_DEFAULT: &str = "[::]:7420";
@@ -53,19 +58,27 @@ pub(crate) struct AgentArgs {
     token_file: Option<PathBuf>,
 
     /// A folder or file that may be read; with :rw, also written. May be repeated; nothing else is served
-    #[arg(long, value_name = "DIR[:rw]", required_unless_present_any = ["new_token", "one_shot"])]
+    #[arg(long, value_name = "DIR[:rw]", required_unless_present_any = ["new_token", "one_shot", "config"])]
     root: Vec<OsString>,
 
     /// Masters may run programs here (`ropewalk stream --exec`): a token then gives what a login of this user gives
     #[arg(long)]
     run_programs: bool,
 
+    /// Metrics for Prometheus at http://ADDR:PORT/metrics, without authentication; may be repeated
+    #[arg(long, value_name = "ADDR:PORT")]
+    metrics: Vec<String>,
+
+    /// Read these options from FILE (TOML), too; those of the command line count first
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+
     /// Create FILE with a new token and exit; fails if FILE exists
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["listen", "token_file", "root"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["listen", "token_file", "root", "metrics", "config"])]
     new_token: Option<PathBuf>,
 
     /// Serve one master: secret and roots come from standard input, and the agent ends with it
-    #[arg(long, hide = true, conflicts_with_all = ["listen", "token_file", "root", "new_token"])]
+    #[arg(long, hide = true, conflicts_with_all = ["listen", "token_file", "root", "new_token", "metrics", "config"])]
     one_shot: bool,
 
     /// With --one-shot: listen on this host alone
@@ -93,7 +106,7 @@ Examples:
       serves /data for reading on port 7420
   ropewalk agent --listen 10.0.0.5:7421 --root /data --root /scratch:rw
       listens on one address; /scratch may be written, too
-  ropewalk status --agent host:7420
+  ropewalk agents host
       what it is doing
 
 Unauthenticated peers get no answer: the agent closes a connection without a valid preface of 128
@@ -102,17 +115,60 @@ those of the address with the most connections. Hosts reached over ssh need no s
 
 The agent logs transfers, refusals, wrong tokens and, at most 5 a second, unauthenticated peers on
 standard error, a line each. SIGHUP does nothing. Ctrl-C or SIGTERM ends the agent: it notifies the
-masters of its transfers and removes its temporary files. As a systemd service, with the log in the
-journal:
+masters of its transfers and removes its temporary files.
 
-  [Service]
-  ExecStart=/usr/local/bin/ropewalk agent --token-file /etc/ropewalk/token --root /data
-  User=ropewalk
-  Restart=on-failure
-  [Install]
-  WantedBy=multi-user.target
+As a systemd service (Type=notify; packaging/systemd has the unit) it says when it listens, and the
+journal gets levels. The same options in a file for --config:
+
+  listen = ['[::]:7420']
+  token-file = '/etc/ropewalk/token'
+  root = ['/data', '/scratch:rw']
+  metrics = ['127.0.0.1:9420']
 
 Exit status: 0 ended when asked, 1 failed, 2 usage.";
+
+/// What a file of options may have, named as on the command line.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+#[derive(Default)]
+struct ConfigFile {
+    listen: Vec<String>,
+    token_file: Option<PathBuf>,
+    root: Vec<String>,
+    run_programs: bool,
+    metrics: Vec<String>,
+}
+
+impl AgentArgs {
+    /// With the options of the file: a list or a value of the command line takes the place of the file's.
+    fn with_file(mut self) -> Result<Self> {
+        let Some(path) = &self.config else {
+            return Ok(self);
+        };
+        let shown = path.display();
+        let text = std::fs::read_to_string(path)
+            .map_err(|error| Usage(anyhow::anyhow!("--config {shown}: {error}")))?;
+        let file: ConfigFile = toml::from_str(&text)
+            .map_err(|error| Usage(anyhow::anyhow!("--config {shown}: {error}")))?;
+        if self.listen.is_empty() {
+            self.listen = file.listen;
+        }
+        if self.root.is_empty() {
+            self.root = file.root.into_iter().map(OsString::from).collect();
+        }
+        if self.metrics.is_empty() {
+            self.metrics = file.metrics;
+        }
+        self.token_file = self.token_file.or(file.token_file);
+        self.run_programs |= file.run_programs;
+        if self.root.is_empty() {
+            bail!(Usage(anyhow::anyhow!(
+                "--config {shown} has no root; write root = [\"/data\"], or give --root"
+            )));
+        }
+        Ok(self)
+    }
+}
 
 /// Runs an agent until it is asked to end.
 pub(crate) fn run(args: &AgentArgs) -> Result<ExitCode> {
@@ -131,6 +187,7 @@ pub(crate) fn run(args: &AgentArgs) -> Result<ExitCode> {
 }
 
 fn standing(args: &AgentArgs) -> Result<ExitCode> {
+    let args = &args.clone().with_file()?;
     // Before it says that it listens: what starts it may send signals from then on.
     let caught = Caught::signals()?;
     let token = token::load(args.token_file.as_deref()).map_err(Usage)?;
@@ -142,29 +199,41 @@ fn standing(args: &AgentArgs) -> Result<ExitCode> {
         token,
         roots: args.root.iter().map(|text| root(text)).collect(),
         expanded: Vec::new(),
-        log: Some(Arc::new(log)),
+        log: Some(Arc::new(service::log)),
         stages: Some(stages(args.run_programs)),
     };
     let agent = if args.listen.is_empty() {
         // No IPv6 shows only when one tries.
-        match Agent::bind(config(resolve(LISTEN_DEFAULT)?)) {
+        match Agent::bind(config(resolve(LISTEN_DEFAULT, "--listen")?)) {
             Ok(agent) => agent,
-            Err(error) => Agent::bind(config(resolve(LISTEN_FALLBACK)?)).map_err(|_| error)?,
+            Err(error) => {
+                Agent::bind(config(resolve(LISTEN_FALLBACK, "--listen")?)).map_err(|_| error)?
+            }
         }
     } else {
         let mut addresses = Vec::new();
         for text in &args.listen {
-            addresses.extend(resolve(text)?);
+            addresses.extend(resolve(text, "--listen")?);
         }
         Agent::bind(config(addresses))?
     };
-    let mut out = std::io::stdout().lock();
-    for address in agent.addresses() {
-        // A closed standard output is no error.
-        let _ = writeln!(out, "listening on {address}").and_then(|()| out.flush());
+    let mut metrics = Vec::new();
+    for text in &args.metrics {
+        let addresses = resolve(text, "--metrics")?;
+        metrics.push(Metrics::bind(&addresses, agent.meter())?);
     }
-    drop(out);
-    serve(agent, caught, args.while_stdin)
+    for address in agent.addresses() {
+        say(format_args!("listening on {address}"));
+    }
+    for metrics in &metrics {
+        say(format_args!(
+            "metrics at http://{}/metrics",
+            metrics.address()?
+        ));
+    }
+    let addresses: Vec<String> = agent.addresses().iter().map(ToString::to_string).collect();
+    service::ready(&format!("listening on {}", addresses.join(", ")));
+    serve(agent, caught, metrics, args.while_stdin)
 }
 
 /// The signals that leave an agent alone or ask it to end, from the moment this is made.
@@ -200,11 +269,6 @@ fn stages(runs_programs: bool) -> StageConfig {
     }
 }
 
-/// One line on standard error; a reader that has gone stops nothing.
-fn log(line: &str) {
-    let _ = writeln!(std::io::stderr().lock(), "{line}");
-}
-
 /// `DIR`, `DIR:ro` or `DIR:rw`.
 fn root(text: &OsStr) -> (PathBuf, bool) {
     let bytes = text.as_bytes();
@@ -232,10 +296,11 @@ fn check_suffix(text: &OsStr) -> Result<()> {
     }
 }
 
-pub(crate) fn resolve(text: &str) -> Result<Vec<SocketAddr>> {
+/// The addresses that the value of an option means.
+pub(crate) fn resolve(text: &str, option: &str) -> Result<Vec<SocketAddr>> {
     let addresses = text.to_socket_addrs().map_err(|error| {
         Usage(anyhow::Error::new(error).context(format!(
-            "--listen {text}: write ADDR:PORT, for instance 10.0.0.5:7420 or [::]:7420"
+            "{option} {text}: write ADDR:PORT, for instance 10.0.0.5:7420 or [::]:7420"
         )))
     })?;
     Ok(addresses.collect())
@@ -562,7 +627,12 @@ fn bind_first(
 }
 
 /// Serves until a signal, or until standard input closes where the agent hangs on it.
-fn serve(agent: Agent, caught: Caught, while_stdin: bool) -> Result<ExitCode> {
+fn serve(
+    agent: Agent,
+    caught: Caught,
+    metrics: Vec<Metrics>,
+    while_stdin: bool,
+) -> Result<ExitCode> {
     let Caught {
         runtime,
         mut interrupt,
@@ -590,7 +660,11 @@ fn serve(agent: Agent, caught: Caught, while_stdin: bool) -> Result<ExitCode> {
                 _ = terminate.recv() => {}
                 _ = &mut input_closed => {}
             }
+            service::stopping();
         };
+        for metrics in metrics {
+            tokio::spawn(metrics.serve());
+        }
         agent.serve(asked).await.context("the agent stopped")
     })?;
     runtime.shutdown_background();
@@ -618,10 +692,12 @@ mod tests {
     #[test]
     fn addresses_are_read() {
         assert_eq!(
-            resolve("127.0.0.1:7").unwrap(),
+            resolve("127.0.0.1:7", "--listen").unwrap(),
             ["127.0.0.1:7".parse().unwrap()]
         );
-        assert!(format!("{:#}", resolve("7420").unwrap_err()).contains("write ADDR:PORT"));
+        assert!(
+            format!("{:#}", resolve("7420", "--listen").unwrap_err()).contains("write ADDR:PORT")
+        );
     }
 
     /// The third item is this host's address as the master sees it.

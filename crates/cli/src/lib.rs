@@ -1,6 +1,7 @@
 //! The `ropewalk` program: its commands, and the parts of it that `ropewalk-bench` uses too.
 
 mod agent;
+mod agents;
 mod check;
 mod checksums;
 mod choices;
@@ -15,6 +16,7 @@ mod help;
 mod inputs;
 mod job;
 mod members;
+mod metrics;
 #[cfg(test)]
 #[path = "../../../fuzz/mutate.rs"]
 mod mutate;
@@ -27,6 +29,7 @@ mod remains;
 mod report;
 mod run;
 mod serve;
+mod service;
 mod shuffle;
 mod sources;
 mod status;
@@ -95,6 +98,8 @@ enum Command {
     Plan(plan::PlanArgs),
     /// Serve this host's folders to masters that hold a token
     Agent(agent::AgentArgs),
+    /// Show which standing agents answer, and what they do
+    Agents(agents::AgentsArgs),
     /// Carry out transfers that are handed over with --detach, from a queue that survives crashes
     Serve(serve::ServeArgs),
     /// Show the queue of `serve`, wait for jobs, or cancel them
@@ -156,6 +161,7 @@ pub fn main() -> ExitCode {
         Command::Stage => stream::stage(),
         Command::Rank(args) => stream::rank(&args),
         Command::Agent(args) => end(agent::run(&args)),
+        Command::Agents(args) => end(agents::run(&args)),
         Command::Serve(args) => end(serve::run(&args)),
         Command::Queue(args) => end(serve::queue::run(&args)),
         Command::Status(args) => end(status::status(&args)),

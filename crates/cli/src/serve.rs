@@ -16,7 +16,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 
 use crate::options::{rate, remembering_file};
-use crate::{agent, escape, sys};
+use crate::{agent, escape, service, sys};
 
 mod door;
 mod far;
@@ -132,7 +132,7 @@ pub(crate) fn run(args: &ServeArgs) -> Result<ExitCode> {
     let folder = folder(args.state.as_deref())?;
     let mut addresses = Vec::new();
     for text in &args.listen {
-        addresses.extend(agent::resolve(text)?);
+        addresses.extend(agent::resolve(text, "--listen")?);
     }
     let (keep, kept) = Keep::open(&folder)?;
     let (inputs, incoming) = mpsc::channel();
@@ -178,6 +178,7 @@ pub(crate) fn run(args: &ServeArgs) -> Result<ExitCode> {
     for address in far.iter().flat_map(Far::addresses) {
         sys::say(format_args!("listening on {address}"));
     }
+    service::ready(&format!("{waiting} jobs to do"));
     let ended = server.serve(&incoming);
     drop((door, far));
     ended.map(|()| ExitCode::SUCCESS)
@@ -249,6 +250,7 @@ impl Server {
                 Ok(Input::Stop) if is_closing => self.runner.kill(),
                 Ok(Input::Stop) => {
                     is_closing = true;
+                    service::stopping();
                     self.queue.close();
                     // Whether or not the queue can be written.
                     self.runner.stop_all();

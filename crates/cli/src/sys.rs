@@ -53,6 +53,16 @@ pub fn cache_folder() -> Option<PathBuf> {
     folder.map(|folder| folder.join("ropewalk"))
 }
 
+/// Whether what is written there goes to systemd's journal: `JOURNAL_STREAM` names the device and inode of that very pipe or socket.
+pub(crate) fn is_journal(output: impl std::os::fd::AsFd) -> bool {
+    let Some(named) = std::env::var_os("JOURNAL_STREAM") else {
+        return false;
+    };
+    rustix::fs::fstat(output).is_ok_and(|found| {
+        named.to_str() == Some(format!("{}:{}", found.st_dev, found.st_ino).as_str())
+    })
+}
+
 /// Seconds of Unix time; 0 for a clock before that.
 pub(crate) fn now_unix() -> u64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);

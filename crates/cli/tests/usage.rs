@@ -21,6 +21,7 @@ fn help_is_as_recorded() {
         "plan",
         "agent",
         "status",
+        "agents",
         "cancel",
         "clean",
         "join",

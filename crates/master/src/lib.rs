@@ -42,7 +42,7 @@ mod wire;
 pub use drive::Cancel;
 pub use expand::{Agents, Expansion, expand};
 pub use members::{Joined, Joining, Members, MembersError};
-pub use query::{query_cancel, query_status};
+pub use query::{query_agent, query_cancel, query_status};
 pub use request::Request;
 pub use ropewalk_statefile::StateError;
 pub use rounds::{run, run_with};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ropewalk_proto::control::{self, ToAgent, TransferStatus, from_agent, to_agent};
+use ropewalk_proto::control::{self, StatusReply, ToAgent, TransferStatus, from_agent, to_agent};
 
 use crate::MasterError;
 use crate::link::Link;
@@ -19,13 +19,20 @@ pub async fn query_status(
     port: u16,
     token: &[u8; 32],
 ) -> Result<Vec<TransferStatus>, MasterError> {
-    ask(
-        host,
-        port,
-        token,
-        to_agent::Body::StatusQuery(control::StatusQuery::default()),
-    )
-    .await
+    Ok(query_agent(host, port, token).await?.transfers)
+}
+
+/// An agent, what it has done since it began, and the transfers that it takes part in.
+///
+/// # Errors
+/// As [`query_status`].
+pub async fn query_agent(
+    host: &str,
+    port: u16,
+    token: &[u8; 32],
+) -> Result<StatusReply, MasterError> {
+    let query = to_agent::Body::StatusQuery(control::StatusQuery::default());
+    ask(host, port, token, query).await
 }
 
 /// Cancels an agent's part in one transfer, or in all; returns how many.
@@ -46,6 +53,7 @@ pub async fn query_cancel(
         to_agent::Body::CancelQuery(control::CancelQuery { transfer }),
     )
     .await?
+    .transfers
     .len())
 }
 
@@ -54,7 +62,7 @@ async fn ask(
     port: u16,
     token: &[u8; 32],
     body: to_agent::Body,
-) -> Result<Vec<TransferStatus>, MasterError> {
+) -> Result<StatusReply, MasterError> {
     let broken = |reason: String| MasterError::Broken {
         node: host.into(),
         reason,
@@ -72,13 +80,13 @@ async fn ask(
                 .body
                 .ok_or_else(|| broken("an empty answer".into()))?;
             if let from_agent::Body::StatusReply(reply) = body {
-                return Ok::<_, MasterError>(reply.transfers);
+                return Ok::<_, MasterError>(reply);
             }
         }
     });
-    let transfers = answer
+    let reply = answer
         .await
         .map_err(|_| broken(format!("no answer within {} s", ANSWER_TIMEOUT.as_secs())))??;
     link.writer.close().await;
-    Ok(transfers)
+    Ok(reply)
 }

@@ -34,7 +34,7 @@ pub use problem::{Destination, PairCap, Problem, Receiver, Sender, Trunk};
 pub use range::{Range, RangeSet};
 pub use schedule::{Assignment, Loads, ReceiverRun, Schedule, VerifyError, receiver_runs, verify};
 pub use segment::{Segment, segments};
-pub use spec::{Hints, HostPort, Role, Row, SpecErrors, TransferSpec, Uri};
+pub use spec::{AddressError, Hints, HostPort, Role, Row, SpecErrors, TransferSpec, Uri};
 pub use table::{Number, Table};
 pub use time::{Instant, Nanos};
 pub use units::{ByteRate, Bytes, format_bytes, format_seconds};

@@ -33,6 +33,9 @@ pub const EXIT_FAILED: u8 = 1;
 /// Exit status of a command whose command line is wrong: nothing was tried.
 pub const EXIT_USAGE: u8 = 2;
 
+/// Exit status of what was done in part: the rest is named.
+pub const EXIT_PARTIAL: u8 = 3;
+
 /// Exit status of what was refused before anything was changed.
 pub const EXIT_REFUSED: u8 = 4;
 
@@ -56,7 +59,7 @@ pub enum Actor {
 pub const OUTCOMES: [(Outcome, &str, u8); 5] = [
     (Outcome::Done, "done", 0),
     (Outcome::Failed, "failed", EXIT_FAILED),
-    (Outcome::Partial, "partial", 3),
+    (Outcome::Partial, "partial", EXIT_PARTIAL),
     (Outcome::Refused, "refused", EXIT_REFUSED),
     (Outcome::Cancelled, "cancelled", EXIT_INTERRUPTED),
 ];

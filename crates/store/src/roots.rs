@@ -54,6 +54,13 @@ impl Roots {
         Ok(Self { roots: allowed })
     }
 
+    /// The roots, resolved, in the order of their paths.
+    pub fn iter(&self) -> impl Iterator<Item = (&Path, Access)> {
+        self.roots
+            .iter()
+            .map(|(path, access)| (path.as_path(), *access))
+    }
+
     /// The resolved path of something that exists below a root.
     ///
     /// Relative paths start at the process's working folder.

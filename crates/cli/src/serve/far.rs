@@ -24,7 +24,7 @@ use super::places;
 use super::submit::kept_variables;
 use super::task::Task;
 use crate::inputs::{Inputs, Text};
-use crate::{Arguments, Command, desk, help, run, token, transfer};
+use crate::{Arguments, Command, desk, help, run, service, token, transfer};
 
 /// Between two looks at a job that is followed.
 const LOOK_PAUSE: Duration = Duration::from_millis(200);
@@ -124,7 +124,7 @@ impl Far {
             call: Arc::new(call),
             making: Semaphore::new(MAKING_MAX),
         });
-        let listener = CommandListener::bind(addresses, &token, Arc::new(log))?;
+        let listener = CommandListener::bind(addresses, &token, Arc::new(service::log))?;
         let addresses = listener.addresses();
         let (open, closed) = oneshot::channel::<()>();
         let runtime = run::runtime()?;
@@ -132,7 +132,7 @@ impl Far {
             let answer = move |question, answers| answer(question, answers, own.clone());
             let served = runtime.block_on(listener.serve(answer, async { drop(closed.await) }));
             if let Err(error) = served {
-                log(&format!("ropewalk: {error}; no more jobs from other hosts"));
+                eprintln!("ropewalk: {error}; no more jobs from other hosts");
             }
             runtime.shutdown_background();
         };
@@ -150,11 +150,6 @@ impl Far {
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
-}
-
-fn log(line: &str) {
-    use std::io::Write as _;
-    let _ = writeln!(std::io::stderr().lock(), "{line}");
 }
 
 impl Own {

@@ -1198,6 +1198,36 @@ pub struct CancelQuery {
 pub struct StatusReply {
     #[prost(message, repeated, tag = "1")]
     pub transfers: ::prost::alloc::vec::Vec<TransferStatus>,
+    #[prost(message, optional, tag = "30")]
+    pub agent: ::core::option::Option<AgentStatus>,
+}
+/// A standing agent, and what it has done since it began.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct AgentStatus {
+    #[prost(string, tag = "1")]
+    pub version: ::prost::alloc::string::String,
+    /// its age
+    #[prost(uint64, tag = "2")]
+    pub seconds: u64,
+    /// through stages, now
+    #[prost(uint64, tag = "3")]
+    pub streams: u64,
+    #[prost(uint64, tag = "4")]
+    pub transfers_begun: u64,
+    /// bytes
+    #[prost(uint64, tag = "5")]
+    pub sent: u64,
+    #[prost(uint64, tag = "6")]
+    pub received: u64,
+    #[prost(message, repeated, tag = "7")]
+    pub roots: ::prost::alloc::vec::Vec<ServedRoot>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ServedRoot {
+    #[prost(bytes = "vec", tag = "1")]
+    pub path: ::prost::alloc::vec::Vec<u8>,
+    #[prost(bool, tag = "2")]
+    pub writable: bool,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct TransferStatus {

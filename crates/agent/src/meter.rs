@@ -1,0 +1,84 @@
+//! What an agent has done and does now, read while it serves: for its metrics and for `ropewalk agents`.
+
+use std::os::unix::ffi::OsStrExt as _;
+use std::sync::Arc;
+
+use ropewalk_proto::control::{AgentStatus, ServedRoot};
+use ropewalk_proto::version::version;
+use ropewalk_store::Access;
+
+use crate::counts::Moved;
+use crate::shared::Shared;
+
+/// Reads what an agent does, as long as it runs.
+#[derive(Clone)]
+pub struct Meter {
+    shared: Arc<Shared>,
+}
+
+/// What an agent does, at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reading {
+    /// Transfers that it takes part in now.
+    pub transfers: u64,
+    /// Streams through stages that it takes part in now.
+    pub streams: u64,
+    /// Transfers since it began.
+    pub transfers_begun: u64,
+    /// Bytes of all transfers since it began.
+    pub moved: Moved,
+    /// Requests of masters that it has refused.
+    pub refused: u64,
+    /// Connections that it has closed without an answer, since they did not prove a token or certificate.
+    pub unauthenticated: u64,
+    /// Age of the agent in seconds.
+    pub seconds: u64,
+}
+
+impl Meter {
+    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+        Self { shared }
+    }
+
+    /// The same for masters, with what it serves.
+    pub(crate) fn status(&self) -> AgentStatus {
+        let now = self.read();
+        let roots = self.shared.host.roots.iter();
+        AgentStatus {
+            version: version().to_owned(),
+            seconds: now.seconds,
+            streams: now.streams,
+            transfers_begun: now.transfers_begun,
+            sent: now.moved.sent,
+            received: now.moved.received,
+            roots: roots
+                .map(|(path, access)| ServedRoot {
+                    path: path.as_os_str().as_bytes().to_vec(),
+                    writable: access == Access::ReadWrite,
+                })
+                .collect(),
+        }
+    }
+
+    /// What the agent does now. It holds the locks of the agent for some nanoseconds a running transfer.
+    #[must_use]
+    pub fn read(&self) -> Reading {
+        let host = &self.shared.host;
+        let running: Vec<_> = self.shared.transfers.lock().values().cloned().collect();
+        let (transfers, totals) = host.counts.change(|totals| {
+            let mut sum = *totals;
+            let counted = running.iter().filter_map(|transfer| transfer.counted());
+            let count = counted.map(|moved| sum.moved.add(moved)).count();
+            (count, sum)
+        });
+        Reading {
+            transfers: transfers as u64,
+            streams: self.shared.streams.lock().len() as u64,
+            transfers_begun: totals.begun,
+            moved: totals.moved,
+            refused: totals.refused,
+            unauthenticated: totals.strangers,
+            seconds: host.began.elapsed().as_secs(),
+        }
+    }
+}
