@@ -222,6 +222,17 @@ enum ropewalk_result ropewalk_transfer_token_file(struct ropewalk_transfer *tran
                                                   struct ropewalk_error **error);
 
 /*
+ A running ropewalk serve --listen at HOST:PORT carries the rows out, from its queue; the transfer follows. It needs the master's token, which
+ must be the agents'. The job goes on after ropewalk_transfer_free, and after this program; ropewalk_transfer_cancel ends it.
+
+ The caller ensures:
+ As ropewalk_transfer_token_file; at ends with a zero byte.
+ */
+enum ropewalk_result ropewalk_transfer_master(struct ropewalk_transfer *transfer,
+                                              const char *at,
+                                              struct ropewalk_error **error);
+
+/*
  Most bytes per second over all readers, or destinations, together; 0 for no limit.
 
  The caller ensures:
@@ -586,6 +597,15 @@ enum ropewalk_result ropewalk_socket_finish(const struct ropewalk_socket *socket
  file ends with a zero byte.
  */
 bool cep_token_file(const char *file);
+
+/*
+ A running ropewalk serve --listen at HOST:PORT carries the transfer out, with the token of cep_token_file. Whether that is an address; else
+ cep_error says why not.
+
+ The caller ensures:
+ at ends with a zero byte.
+ */
+bool cep_master(const char *at);
 
 /*
  Schedules one part of the transfer; what is wrong with it the next cep_transfer says.

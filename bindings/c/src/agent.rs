@@ -7,6 +7,7 @@ use ropewalk::{Agent, AgentOptions, Buffer};
 
 use crate::error::{Failure, guard, text};
 use crate::ropewalk_result::ROPEWALK_OK;
+use crate::sigpipe::Shield;
 use crate::{ropewalk_error, ropewalk_result};
 
 /// An agent of this process. It serves the memory that it is lent, and nothing else.
@@ -114,6 +115,7 @@ pub unsafe extern "C" fn ropewalk_agent_new(
 /// `agent` is NULL or was returned by [`ropewalk_agent_new`]; it is not used afterwards.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ropewalk_agent_free(agent: *mut ropewalk_agent) {
+    let _shield = Shield::new();
     if !agent.is_null() {
         // SAFETY: it was made by `ropewalk_agent_new`, and the caller gives it up.
         drop(unsafe { Box::from_raw(agent) });

@@ -97,6 +97,27 @@ pub unsafe extern "C" fn cep_token_file(file: *const c_char) -> bool {
     result == ROPEWALK_OK
 }
 
+/// A running `ropewalk serve --listen` at `HOST:PORT` carries the transfer out, with the token of [`cep_token_file`]. Whether that is an address; else
+/// [`cep_error`] says why not.
+///
+/// # Safety
+/// `at` ends with a zero byte.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cep_master(at: *const c_char) -> bool {
+    let mut process = process();
+    process.forget_error();
+    let mut error = ptr::null_mut();
+    // SAFETY: `error` is a place for a pointer; the text as this function demands.
+    let result = unsafe {
+        guard(&raw mut error, || {
+            process.transfer().set_master(text(at)?)?;
+            Ok(ROPEWALK_OK)
+        })
+    };
+    process.error = error;
+    result == ROPEWALK_OK
+}
+
 /// Schedules one part of the transfer; what is wrong with it the next [`cep_transfer`] says.
 ///
 /// # Safety

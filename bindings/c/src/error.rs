@@ -29,6 +29,7 @@ pub enum ropewalk_result {
     ROPEWALK_BUG = 50,
 }
 
+use crate::sigpipe::Shield;
 use ropewalk_result::{
     ROPEWALK_BUG, ROPEWALK_HOST, ROPEWALK_INPUT, ROPEWALK_NETWORK, ROPEWALK_PEER,
 };
@@ -133,6 +134,7 @@ pub(crate) unsafe fn guard(
     error: *mut *mut ropewalk_error,
     work: impl FnOnce() -> Result<ropewalk_result, Failure>,
 ) -> ropewalk_result {
+    let _shield = Shield::new();
     let (result, failed) = match catch_unwind(AssertUnwindSafe(work)) {
         Ok(Ok(result)) => return result,
         Ok(Err(failure)) => failure.into_parts(),

@@ -11,6 +11,7 @@ mod agent;
 mod cep;
 mod error;
 mod message;
+mod sigpipe;
 mod transfer;
 
 pub use agent::*;

@@ -10,6 +10,7 @@ use ropewalk::{MessageListener, MessageOptions, MessageSocket};
 
 use crate::error::{Failure, c_string, guard, text, texts};
 use crate::ropewalk_result::{ROPEWALK_END, ROPEWALK_OK, ROPEWALK_UNDER_WAY};
+use crate::sigpipe::Shield;
 use crate::{ropewalk_error, ropewalk_result};
 
 /// Waits for peers on one or more addresses.
@@ -85,6 +86,7 @@ pub unsafe extern "C" fn ropewalk_listener_new(
 /// `listener` is NULL or was returned by [`ropewalk_listener_new`]; it is not used afterwards.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ropewalk_listener_free(listener: *mut ropewalk_listener) {
+    let _shield = Shield::new();
     if !listener.is_null() {
         // SAFETY: it was made by `ropewalk_listener_new`, and the caller gives it up.
         drop(unsafe { Box::from_raw(listener) });
@@ -181,6 +183,7 @@ pub unsafe extern "C" fn ropewalk_socket_connect(
 /// `socket` is NULL or was returned by a call of this library; it is not used afterwards.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ropewalk_socket_free(socket: *mut ropewalk_socket) {
+    let _shield = Shield::new();
     if !socket.is_null() {
         // SAFETY: it was made by this library, and the caller gives it up.
         drop(unsafe { Box::from_raw(socket) });

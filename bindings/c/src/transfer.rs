@@ -9,6 +9,7 @@ use ropewalk::{ByteRate, Error, Event, Place, Report, Row, RowTransfer, Running,
 
 use crate::error::{Failure, c_string, guard, text};
 use crate::ropewalk_result::{ROPEWALK_OK, ROPEWALK_UNDER_WAY};
+use crate::sigpipe::Shield;
 use crate::{ropewalk_agent, ropewalk_error, ropewalk_result};
 
 /// Which side a row is on.
@@ -65,6 +66,7 @@ pub struct ropewalk_place {
 pub struct ropewalk_transfer {
     rows: RowTransfer,
     has_rows: bool,
+    has_master: bool,
     copy: OfPlaces,
     token: Option<[u8; 32]>,
     limit: Option<ByteRate>,
@@ -90,6 +92,7 @@ impl ropewalk_transfer {
         Self {
             rows: RowTransfer::new(),
             has_rows: false,
+            has_master: false,
             copy: OfPlaces::default(),
             token: None,
             limit: None,
@@ -103,6 +106,15 @@ impl ropewalk_transfer {
     pub(crate) fn set_token(&mut self, token: [u8; 32]) {
         self.token = Some(token);
         self.rows.token(token);
+    }
+
+    pub(crate) fn set_master(&mut self, at: &str) -> Result<(), Failure> {
+        if self.is_copy() {
+            return Err(Failure::Misuse("a standing master takes rows, not places"));
+        }
+        self.rows.master(at)?;
+        self.has_master = true;
+        Ok(())
     }
 
     fn is_copy(&self) -> bool {
@@ -122,6 +134,9 @@ impl ropewalk_transfer {
     fn add(&mut self, place: Place, is_source: bool) -> Result<(), Failure> {
         if self.has_rows {
             return Err(Failure::Misuse("a transfer has rows, or places, not both"));
+        }
+        if self.has_master {
+            return Err(Failure::Misuse("a standing master takes rows, not places"));
         }
         if self.copy.running.is_some() {
             return Err(Failure::Misuse("the copy runs; wait for its end"));
@@ -330,6 +345,7 @@ pub extern "C" fn ropewalk_transfer_new() -> *mut ropewalk_transfer {
 /// `transfer` is NULL or was returned by [`ropewalk_transfer_new`]; it is not used afterwards.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ropewalk_transfer_free(transfer: *mut ropewalk_transfer) {
+    let _shield = Shield::new();
     if !transfer.is_null() {
         // SAFETY: it was made by `ropewalk_transfer_new`, and the caller gives it up.
         drop(unsafe { Box::from_raw(transfer) });
@@ -351,6 +367,27 @@ pub unsafe extern "C" fn ropewalk_transfer_token_file(
         guard(error, || {
             let (transfer, file) = (handle(transfer)?, text(file)?);
             transfer.set_token(ropewalk::read_token(file)?);
+            Ok(ROPEWALK_OK)
+        })
+    }
+}
+
+/// A running `ropewalk serve --listen` at `HOST:PORT` carries the rows out, from its queue; the transfer follows. It needs the master's token, which
+/// must be the agents'. The job goes on after [`ropewalk_transfer_free`], and after this program; [`ropewalk_transfer_cancel`] ends it.
+///
+/// # Safety
+/// As [`ropewalk_transfer_token_file`]; `at` ends with a zero byte.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ropewalk_transfer_master(
+    transfer: *mut ropewalk_transfer,
+    at: *const c_char,
+    error: *mut *mut ropewalk_error,
+) -> ropewalk_result {
+    // SAFETY: as this function demands.
+    unsafe {
+        guard(error, || {
+            let (transfer, at) = (handle(transfer)?, text(at)?);
+            transfer.set_master(at)?;
             Ok(ROPEWALK_OK)
         })
     }

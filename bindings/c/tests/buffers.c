@@ -1,4 +1,8 @@
 /* Memory of this program as source and destination. Arguments: token file, folder, port of an agent. */
+#include <dirent.h>
+#include <signal.h>
+#include <unistd.h>
+
 #include "check.h"
 
 enum { SIZE = 3000000 };
@@ -93,6 +97,39 @@ static void by_places(char **arguments, ropewalk_agent *agent, const unsigned ch
     ropewalk_transfer_free(transfer);
 }
 
+/* Whether SIGPIPE is blocked in a thread of this process. */
+static bool blocks_sigpipe(const char *thread)
+{
+    char path[300], line[200];
+    unsigned long long blocked = 0;
+    snprintf(path, sizeof path, "/proc/self/task/%s/status", thread);
+    FILE *status = fopen(path, "r");
+    /* One that has ended blocks all. */
+    if (status == NULL)
+        return true;
+    while (fgets(line, sizeof line, status) != NULL && sscanf(line, "SigBlk: %llx", &blocked) != 1)
+        ;
+    fclose(status);
+    return (blocked >> (SIGPIPE - 1) & 1) != 0;
+}
+
+/* A write of the library to a closed socket ends no program: its threads block SIGPIPE, and this one has what it had. */
+static void sockets_end_no_program(void)
+{
+    char own[30];
+    snprintf(own, sizeof own, "%ld", (long)getpid());
+    CHECK(!blocks_sigpipe(own));
+    DIR *threads = opendir("/proc/self/task");
+    int others = 0;
+    for (struct dirent *entry = readdir(threads); entry != NULL; entry = readdir(threads))
+        if (entry->d_name[0] != '.' && strcmp(entry->d_name, own) != 0) {
+            CHECK(blocks_sigpipe(entry->d_name));
+            ++others;
+        }
+    CHECK(others > 0);
+    closedir(threads);
+}
+
 int main(int count, char **arguments)
 {
     CHECK(count == 4);
@@ -106,7 +143,9 @@ int main(int count, char **arguments)
     REFUSED(ropewalk_agent_lend(agent, "a b", data, SIZE, &error), ROPEWALK_INPUT, "letters");
     REFUSED(ropewalk_agent_lend(agent, "null", NULL, 1, &error), ROPEWALK_INPUT, "NULL");
     REFUSED(ropewalk_agent_take_back(agent, "none", &error), ROPEWALK_INPUT, "no buffer");
+    sockets_end_no_program();
     by_rows(arguments, agent, data);
+    sockets_end_no_program();
     by_places(arguments, agent, data);
     ropewalk_agent_free(agent);
     free(data);

@@ -1,9 +1,10 @@
 //! C programs that use the library: compiled by each C compiler of this host, warnings as errors, and run, also under valgrind.
 
 use std::fs;
+use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Child, Command, Output, Stdio};
 
 use ropewalk::{Agent, AgentOptions};
 
@@ -14,12 +15,18 @@ fn here(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
 }
 
-/// Where the shared library is: beside the test's own program, or one above it.
-fn library() -> PathBuf {
+/// What cargo has built: beside the test's own program, or one above it.
+fn built(name: &str) -> PathBuf {
     let own = std::env::current_exe().unwrap();
     let places = own.ancestors().skip(1).take(2);
-    let found = places.map(|place| place.join("libropewalk_c.so"));
-    found.into_iter().find(|path| path.exists()).unwrap()
+    let mut found = places.map(|place| place.join(name));
+    let found = found.find(|path| path.exists());
+    found.unwrap_or_else(|| panic!("{name} is not built; test the whole workspace"))
+}
+
+/// The shared library.
+fn library() -> PathBuf {
+    built("libropewalk_c.so")
 }
 
 fn is_there(program: &str) -> bool {
@@ -91,9 +98,14 @@ impl Scene {
 
     /// * `under`: words before the program's.
     fn run(&self, under: &[&str], program: &Path) -> String {
+        success(&self.command(under, program).output().unwrap())
+    }
+
+    fn command(&self, under: &[&str], program: &Path) -> Command {
         let mut words = under.to_vec();
         words.push(program.to_str().unwrap());
-        let output = Command::new(words[0])
+        let mut command = Command::new(words[0]);
+        command
             .args(&words[1..])
             .arg(self.path("token"))
             .arg(self.path(""))
@@ -102,9 +114,8 @@ impl Scene {
                     .iter()
                     .map(|agent| agent.addresses()[0].port().to_string()),
             )
-            .env("LD_LIBRARY_PATH", self.path(""))
-            .output();
-        success(&output.unwrap())
+            .env("LD_LIBRARY_PATH", self.path(""));
+        command
     }
 }
 
@@ -258,6 +269,51 @@ fn table_1_moves_figure_2() {
         let program = scene.compile("gcc", "table1");
         assert_eq!(scene.run(&VALGRIND, &program), "8192\n");
     }
+}
+
+/// A process that ends with its test.
+struct Ended(Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The same program, where a running `ropewalk serve` is the master.
+#[test]
+fn a_standing_master_moves_figure_2() {
+    let scene = Scene::new(7);
+    let data: Vec<u8> = (0..4096_u32).map(|at| (at / 7) as u8).collect();
+    fs::write(scene.path("half1"), &data[..2048]).unwrap();
+    fs::write(scene.path("half2"), &data[2048..]).unwrap();
+    let serve = Command::new(built("ropewalk"))
+        .args(["serve", "--listen", "127.0.0.1:0", "--token-file"])
+        .arg(scene.path("token"))
+        .env("HOME", scene.path(""))
+        .env("XDG_STATE_HOME", scene.path("state"))
+        .env("XDG_RUNTIME_DIR", scene.path(""))
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut serve = Ended(serve);
+    let lines = BufReader::new(serve.0.stdout.take().unwrap()).lines();
+    let said: Vec<String> = lines.take(2).map(Result::unwrap).collect();
+    let at = said[1].strip_prefix("listening on ").unwrap();
+    let program = scene.compile("cc", "table1");
+    let mut run = scene.command(&[], &program);
+    let said = success(&run.arg(at).output().unwrap());
+    // With another token it is refused, and nothing has moved.
+    fs::remove_file(scene.path("copy3")).unwrap();
+    fs::write(scene.path("token"), "6b".repeat(32)).unwrap();
+    let refused = scene.command(&[], &program).arg(at).output().unwrap();
+    assert_eq!(said, "8192\n");
+    assert_eq!(fs::read(scene.path("copy1")).unwrap(), data[..2048]);
+    assert_eq!(fs::read(scene.path("copy2")).unwrap()[2048..], data[2048..]);
+    assert!(!refused.status.success() && !scene.path("copy3").exists());
+    let text = String::from_utf8_lossy(&refused.stderr);
+    assert!(text.contains("another token"), "{text}");
 }
 
 /// Handles are independent, `poll` sees their progress, and what is wrong is refused with a reason.

@@ -1,4 +1,4 @@
-/* CEP Figure 2 by the calls of Table 1. Arguments: token file, folder, ports of the seven agents. */
+/* CEP Figure 2 by the calls of Table 1. Arguments: token file, folder, ports of the seven agents, and a standing master if there is one. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -23,8 +23,8 @@ static void row(char **arguments, int agent, ropewalk_role role, const char *fil
 
 int main(int count, char **arguments)
 {
-    if (count != 10 || !cep_token_file(arguments[1])) {
-        fprintf(stderr, "%s\n", count == 10 ? cep_error() : "usage: table1 TOKEN FOLDER PORT...");
+    if (count < 10 || count > 11 || !cep_token_file(arguments[1]) || (count == 11 && !cep_master(arguments[10]))) {
+        fprintf(stderr, "%s\n", count < 10 || count > 11 ? "usage: table1 TOKEN FOLDER PORT... [MASTER]" : cep_error());
         return 2;
     }
     row(arguments, 0, ROPEWALK_WRITER, "half1", 0, 0, PART);

@@ -178,6 +178,11 @@ impl Rows {
         lock(&self.0).token(token);
     }
 
+    fn master(&self, at: &str) -> PyResult<()> {
+        lock(&self.0).master(at).map_err(raise)?;
+        Ok(())
+    }
+
     fn over_ssh(&self) {
         lock(&self.0).over_ssh();
     }

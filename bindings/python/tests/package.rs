@@ -3,13 +3,12 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The extension of this build.
-fn extension() -> PathBuf {
+/// What cargo has built: beside the test's own program, or one above it.
+fn built(name: &str) -> PathBuf {
     let own = std::env::current_exe().unwrap();
     let mut places = own.ancestors().skip(1).take(2);
-    let found =
-        places.find_map(|place| Some(place.join("lib_ropewalk.so")).filter(|at| at.exists()));
-    found.expect("cargo has built lib_ropewalk.so")
+    let found = places.find_map(|place| Some(place.join(name)).filter(|at| at.exists()));
+    found.unwrap_or_else(|| panic!("{name} is not built; test the whole workspace"))
 }
 
 fn copy_all(from: &Path, to: &Path) {
@@ -26,13 +25,14 @@ fn the_package_in_an_interpreter() {
     let folder = tempfile::tempdir().unwrap();
     let package = folder.path().join("ropewalk");
     copy_all(&source.join("python/ropewalk"), &package);
-    std::fs::copy(extension(), package.join("_ropewalk.abi3.so")).unwrap();
+    std::fs::copy(built("lib_ropewalk.so"), package.join("_ropewalk.abi3.so")).unwrap();
     let output = Command::new("python3")
         .args(["-W", "error"])
         .arg(source.join("tests/test_ropewalk.py"))
         .arg("-v")
         .current_dir(folder.path())
         .env("PYTHONPATH", folder.path())
+        .env("ROPEWALK_PROGRAM", built("ropewalk"))
         .env("PYTHONDONTWRITEBYTECODE", "1")
         .output()
         .expect("python3 is not installed: run scripts/install-test-tools");

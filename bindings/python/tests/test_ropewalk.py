@@ -5,6 +5,7 @@ import asyncio
 import mmap
 import os
 import pathlib
+import shutil
 import signal
 import stat
 import subprocess
@@ -179,6 +180,45 @@ class Memory(Folder):
             rows.schedule(f"reader {self.own.addresses[0]} buffer:short 0 0-999")
             with self.assertRaisesRegex(ropewalk.Error, "short"):
                 rows.wait()
+
+
+class StandingMaster(Folder):
+    def setUp(self) -> None:
+        super().setUp()
+        program = os.environ.get("ROPEWALK_PROGRAM") or shutil.which("ropewalk")
+        token = self.folder / "token"
+        token.touch(mode=0o600)
+        token.write_text(self.token.hex())
+        home = {name: str(self.folder) for name in ("HOME", "XDG_STATE_HOME", "XDG_RUNTIME_DIR")}
+        serve = subprocess.Popen(
+            [program, "serve", "--listen", "127.0.0.1:0", "--token-file", token],
+            stdout=subprocess.PIPE,
+            env=os.environ | home,
+            text=True,
+        )
+        self.addCleanup(serve.stdout.close)
+        self.addCleanup(serve.wait)
+        self.addCleanup(serve.kill)
+        serve.stdout.readline()
+        self.master = serve.stdout.readline().removeprefix("listening on ").strip()
+
+    def test_rows_are_handed_over(self) -> None:
+        contents = self.file("from", MIB)
+        rows = ropewalk.Rows(token=self.token, master=self.master, verify="sink")
+        rows.schedule(f"writer {self.other.addresses[0]} {self.folder / 'from'} 0 0-{MIB - 1}")
+        rows.schedule(f"reader {self.own.addresses[0]} {self.folder / 'to'} 0 0-{MIB - 1}")
+        report = rows.wait()
+        self.assertEqual((report.outcome, report.delivered_bytes, rows.data_sent), ("done", MIB, MIB))
+        self.assertEqual((self.folder / "to").read_bytes(), contents)
+
+    def test_another_token_is_refused(self) -> None:
+        rows = ropewalk.Rows(token=ropewalk.new_token(), master=self.master)
+        rows.schedule(f"writer {self.other.addresses[0]} {self.folder / 'from'} 0 0-1")
+        rows.schedule(f"reader {self.own.addresses[0]} {self.folder / 'to'} 0 0-1")
+        with self.assertRaisesRegex(ropewalk.InputError, "another token"):
+            rows.wait()
+        with self.assertRaises(ropewalk.InputError):
+            ropewalk.Rows(master="nowhere")
 
 
 class Messages(unittest.TestCase):

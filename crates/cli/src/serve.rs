@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 use clap::Args;
 use ropewalk_model::ByteRate;
-use ropewalk_proto::queue::{Action, Queue, Settings};
+use ropewalk_proto::queue::{Action, Entry, Queue, Settings, Summary};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 
@@ -29,12 +29,12 @@ mod said;
 mod submit;
 mod task;
 
-use self::door::{Answer, Door, Entry, Question};
+use self::door::{Answer, Door, Question};
 use self::far::{Call, Far, Reply};
 use self::keep::Keep;
 use self::run::{Happened, Runner};
 use self::said::Said;
-use self::task::{Summary, Task};
+use self::task::Task;
 
 pub(crate) use self::handover::hand_over;
 pub(crate) use self::submit::submit;

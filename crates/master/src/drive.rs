@@ -57,7 +57,8 @@ impl Cancel {
         *self.0.borrow()
     }
 
-    pub(crate) async fn cancelled(&self) {
+    /// Completes once it is cancelled.
+    pub async fn cancelled(&self) {
         let mut seen = self.0.subscribe();
         // The sender lives as long as `self`.
         let _ = seen.wait_for(|thrown| *thrown).await;

@@ -48,7 +48,7 @@ pub use ropewalk_statefile::StateError;
 pub use rounds::{run, run_with};
 pub use sharing::clear_paths;
 pub use speeds::{Hints, remembered_speeds};
-pub use standing::{Standing, StandingError, job_key};
+pub use standing::{JobError, StandingMaster, job_key, report_of};
 pub use streaming::{StageProgram, StreamEvent, StreamRequest, stream};
 
 /// Why an agent cannot be used.

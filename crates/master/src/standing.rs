@@ -1,5 +1,7 @@
 //! Questions to a standing master (`ropewalk serve`) on this host or another one.
 
+mod jobs;
+
 use std::time::Duration;
 
 use ropewalk_lane::control::{ControlError, Sealed, connect, master_secret};
@@ -11,6 +13,8 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
 use crate::link;
+
+pub use jobs::{JobError, StandingMaster, report_of};
 
 /// A host that does not even refuse a connection within this time has no standing master.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);

@@ -17,7 +17,9 @@ use std::collections::{BTreeMap, VecDeque};
 
 use serde::{Deserialize, Serialize};
 
+use crate::codes::OUTCOMES;
 use crate::coordinator::limit_shares;
+use crate::report::Report;
 
 /// Pause before the second try, in seconds; each further one is twice as long.
 const PAUSE_MIN: u64 = 5;
@@ -57,6 +59,51 @@ pub struct Job {
     /// Most bytes that were safe at the end of one of its runs.
     #[serde(default)]
     pub safe_bytes: u64,
+}
+
+/// A job, as it is listed.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Entry {
+    /// Number, priority, state.
+    #[serde(flatten)]
+    pub job: Job,
+    /// As given.
+    pub label: Option<String>,
+    /// Sources.
+    pub from: Vec<String>,
+    /// Destinations.
+    pub to: Vec<String>,
+    /// The process of its run.
+    pub process: Option<u32>,
+    /// How its last run ended.
+    pub last: Option<Summary>,
+}
+
+/// How a run ended, for `ropewalk queue`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Summary {
+    /// Id of the transfer.
+    pub transfer: String,
+    /// As in the report.
+    pub outcome: String,
+    /// Bytes that it moved and that are safe at destinations.
+    pub delivered_bytes: u64,
+    /// How long it took.
+    pub seconds: f64,
+}
+
+impl Summary {
+    /// What is kept of a report.
+    #[must_use]
+    pub fn of(report: &Report) -> Self {
+        let row = OUTCOMES.iter().find(|row| row.0 == report.outcome);
+        Self {
+            transfer: report.transfer.clone(),
+            outcome: row.map_or("", |row| row.1).to_owned(),
+            delivered_bytes: report.delivered_bytes,
+            seconds: report.seconds,
+        }
+    }
 }
 
 /// What a job does now.

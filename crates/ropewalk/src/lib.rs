@@ -26,6 +26,7 @@
 
 mod agent;
 mod error;
+mod handed;
 mod message;
 mod options;
 mod plan;

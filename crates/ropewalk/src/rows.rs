@@ -11,13 +11,16 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use ropewalk_master::request::{Mapping, Options, Reach, RemoteProgram, Request};
-use ropewalk_master::{Cancel, Joined, Joining, MembersError, rows};
+use ropewalk_master::{Cancel, Joined, Joining, MembersError, StandingMaster, rows};
 use ropewalk_model::spec::{FilePath, is_buffer_name, is_host};
-use ropewalk_model::{ByteRate, Hints, HostPort, Role, TransferSpec, Uri};
+use ropewalk_model::{AddressError, ByteRate, Hints, HostPort, Role, TransferSpec, Uri};
+use ropewalk_proto::control::ServeOption;
+use ropewalk_proto::handover;
 use ropewalk_proto::report::{Event, Report};
 use ropewalk_store::BufferError;
 
 use crate::error::Fault;
+use crate::handed::Job;
 use crate::{Error, Running};
 
 /// How long [`RowTransfer::wait`] waits before it looks for rows whose nodes can join.
@@ -167,6 +170,9 @@ pub struct RowTransfer {
     // Rows that no transfer has yet.
     fresh: Vec<ropewalk_model::Row>,
     options: Options,
+    // As they were set, for a standing master.
+    given: Vec<(String, String)>,
+    master: Option<HostPort>,
     uses_ssh: bool,
     cancel: Cancel,
     running: Option<Running>,
@@ -202,6 +208,8 @@ impl RowTransfer {
                 remote_program: RemoteProgram::At("ropewalk".into()),
                 ..Options::default()
             },
+            given: Vec::new(),
+            master: None,
             uses_ssh: false,
             cancel: Cancel::new(),
             running: None,
@@ -231,9 +239,25 @@ impl RowTransfer {
         self
     }
 
+    /// A standing master (`ropewalk serve --listen`) carries the transfer out, from its queue: this program hands the rows over, with the options
+    /// that were set by name and the limit, and follows. It needs the master's token ([`RowTransfer::token`]), which must be the agents'. The job
+    /// goes on when this program ends; [`RowTransfer::cancel`] ends it. Rows that are scheduled meanwhile are those of the next transfer.
+    ///
+    /// # Errors
+    /// [`Error::Input`] for an address that is not `HOST:PORT`.
+    pub fn master(&mut self, at: &str) -> Result<&mut Self, Error> {
+        let at = at
+            .parse()
+            .map_err(|error: AddressError| Error::Input(Fault::of(error)))?;
+        self.master = Some(at);
+        Ok(self)
+    }
+
     /// Most bytes per second over all readers together, of transfers that begin after the call; `None` for no limit.
     pub fn limit(&mut self, rate: impl Into<Option<ByteRate>>) -> &mut Self {
-        self.options.limit = rate.into().map(|rate| rate.0);
+        let rate = rate.into();
+        self.options.limit = rate.map(|rate| rate.0);
+        self.keep("limit", rate.map(|rate| format!("{}B/s", rate.0)));
         self
     }
 
@@ -244,7 +268,20 @@ impl RowTransfer {
     /// [`Error::Input`] with the names, or the values, that there are.
     pub fn option(&mut self, name: &str, value: &str) -> Result<&mut Self, Error> {
         crate::options::set_of_rows(&mut self.options, name, value)?;
+        let is_given = match name {
+            "plain" => self.options.plain,
+            "limit" => self.options.limit.is_some(),
+            _ => true,
+        };
+        self.keep(name, is_given.then(|| value.to_owned()));
         Ok(self)
+    }
+
+    /// Keeps what a standing master is given.
+    fn keep(&mut self, name: &str, value: Option<String>) {
+        self.given.retain(|(known, _)| known != name);
+        self.given
+            .extend(value.map(|value| (name.to_owned(), value)));
     }
 
     /// Adds one row; nothing moves before [`RowTransfer::transfer`].
@@ -329,7 +366,7 @@ impl RowTransfer {
     fn step(&mut self, most: Duration) -> Result<Option<Report>, Error> {
         match &self.running {
             None => self.start()?,
-            Some(running) if running.is_planned() => self.admit()?,
+            Some(running) if running.is_planned() && self.master.is_none() => self.admit()?,
             Some(_) => {}
         }
         let Some(running) = &mut self.running else {
@@ -352,6 +389,14 @@ impl RowTransfer {
         let mut spec = self.spec.clone();
         spec.rows.extend(self.fresh.iter().cloned());
         spec.validate()?;
+        if let Some(at) = &self.master {
+            self.cancel = Cancel::new();
+            let job = self.job(at, &spec)?;
+            self.running = Some(Running::follow(job, self.cancel.clone())?);
+            self.spec = spec;
+            self.fresh.clear();
+            return Ok(());
+        }
         let request = Request {
             label: None,
             nodes: rows::nodes(&spec, |at| self.reach(&spec, at)),
@@ -364,6 +409,37 @@ impl RowTransfer {
         self.spec = spec;
         self.fresh.clear();
         Ok(())
+    }
+
+    fn job(&self, at: &HostPort, spec: &TransferSpec) -> Result<Job, Error> {
+        let input = |text: &str| Error::Input(Fault::new(text));
+        let Some(token) = self.options.token else {
+            return Err(input(
+                "a standing master needs its token; give it to the transfer",
+            ));
+        };
+        if self.uses_ssh {
+            return Err(input(
+                "a standing master reaches running agents, and none over ssh; carry the transfer out here, or start agents",
+            ));
+        }
+        let options = self.given.iter().map(|(name, value)| ServeOption {
+            name: name.clone(),
+            value: match name.as_str() {
+                "plain" => String::new(),
+                _ => value.clone(),
+            },
+        });
+        let options: Vec<_> = options.collect();
+        handover::words(&options).map_err(|error| Error::Input(Fault::of(error)))?;
+        Ok(Job {
+            master: StandingMaster {
+                at: at.clone(),
+                token,
+            },
+            specification: spec.to_string(),
+            options,
+        })
     }
 
     /// Adds the nodes of new rows to the running transfer, in a thread: they have to be reached first.

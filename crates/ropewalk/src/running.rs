@@ -12,23 +12,27 @@ use std::time::{Duration, Instant};
 use ropewalk_master::request::Request;
 use ropewalk_master::{Cancel, Members};
 use ropewalk_proto::report::{Event, Outcome, Report};
-use tokio::sync::mpsc;
+use tokio::runtime::Runtime;
+use tokio::sync::{mpsc, oneshot};
 
 use crate::Error;
 use crate::agent::{no_thread, runtime};
 use crate::error::Fault;
+use crate::handed::Job;
 
 /// Events that are kept for a caller that takes none; of more, the oldest go.
 const EVENTS_MAX: usize = 1000;
 
 /// A transfer under way. It has a descriptor that `poll` and `select` understand: readable when there are new events, or the end.
 ///
-/// One that is dropped is cancelled, and awaited.
+/// One that is dropped is cancelled, and awaited; but the job of a standing master goes on.
 pub struct Running {
     shared: Arc<Shared>,
     cancel: Cancel,
     members: Members,
     thread: Option<JoinHandle<()>>,
+    // Of a job of a standing master, which goes on when this is dropped.
+    leave: Option<oneshot::Sender<()>>,
     // Has a byte while there is something that the caller has not taken.
     bell: UnixStream,
 }
@@ -120,6 +124,39 @@ impl Running {
         cancel: Cancel,
         mut on_event: impl FnMut(Event) + Send + 'static,
     ) -> Result<Self, Error> {
+        let members = Members::new();
+        let (switch, handle) = (cancel.clone(), members.clone());
+        Self::spawn(cancel, members, None, move |runtime, shared| {
+            runtime.block_on(carry_out(request, switch, handle, |event| {
+                on_event(event.clone());
+                shared.handle_event(event);
+            }))
+        })
+    }
+
+    /// Hands a job over, and follows it.
+    pub(crate) fn follow(job: Job, cancel: Cancel) -> Result<Self, Error> {
+        let (leave, left) = oneshot::channel();
+        let switch = cancel.clone();
+        let run = move |runtime: Runtime, shared: &Shared| {
+            let followed = job.follow(switch, |event| shared.handle_event(event));
+            runtime.block_on(async {
+                tokio::select! {
+                    ended = followed => ended,
+                    // The one that left takes no result.
+                    _ = left => Err(Error::Input(Fault::new("the job is not followed to its end"))),
+                }
+            })
+        };
+        Self::spawn(cancel, Members::new(), Some(leave), run)
+    }
+
+    fn spawn(
+        cancel: Cancel,
+        members: Members,
+        leave: Option<oneshot::Sender<()>>,
+        run: impl FnOnce(Runtime, &Shared) -> Result<Report, Error> + Send + 'static,
+    ) -> Result<Self, Error> {
         let runtime = runtime()?;
         let (bell, ringer) = UnixStream::pair().map_err(no_descriptor)?;
         bell.set_nonblocking(true).map_err(no_descriptor)?;
@@ -128,15 +165,10 @@ impl Running {
             changed: Condvar::new(),
             bell: ringer,
         });
-        let members = Members::new();
         let ending = Ending(shared.clone());
-        let (switch, handle) = (cancel.clone(), members.clone());
         let run = move || {
             let ending = ending;
-            let result = runtime.block_on(carry_out(request, switch, handle, |event| {
-                on_event(event.clone());
-                ending.0.handle_event(event);
-            }));
+            let result = run(runtime, &ending.0);
             let report = match &result {
                 Ok(report) => Some(Box::new(report.clone())),
                 Err(error) => error.fault().report.clone(),
@@ -152,6 +184,7 @@ impl Running {
             shared,
             cancel,
             members,
+            leave,
             bell,
         })
     }
@@ -255,7 +288,10 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         if let Some(thread) = self.thread.take() {
-            self.cancel.cancel();
+            match self.leave.take() {
+                Some(leave) => drop(leave.send(())),
+                None => self.cancel.cancel(),
+            }
             drop(thread.join());
         }
     }

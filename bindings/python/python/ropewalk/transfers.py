@@ -206,6 +206,8 @@ class Rows:
     """A transfer that is described row by row, as CEP's Table 1: `schedule` rows as of a specification file, `transfer` to start or continue,
     `data_sent`. After an error that may pass the same calls continue it. Rows that are scheduled while it runs join it.
 
+    With `master="HOST:PORT"` a running `ropewalk serve --listen` carries the rows out, with the agents' token; the job goes on when this program ends.
+
     >>> rows = Rows(token_file="~/token")                       # doctest: +SKIP
     >>> rows.schedule("writer a:7420 /data/half1 0 0-1023")     # doctest: +SKIP
     >>> rows.schedule("reader b:7420 /copy 0 0-1023")           # doctest: +SKIP
@@ -218,6 +220,7 @@ class Rows:
         token: bytes | None = None,
         token_file: str | os.PathLike[str] | None = None,
         over_ssh: bool = False,
+        master: str | None = None,
         progress: Progress | bool | None = None,
         **options: object,
     ) -> None:
@@ -229,6 +232,8 @@ class Rows:
                 self._rows.token(secret)
             if over_ssh:
                 self._rows.over_ssh()
+            if master is not None:
+                self._rows.master(master)
             for name, value in options.items():
                 self._rows.option(name.replace("_", "-"), _text(value))
 

@@ -8,11 +8,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
-use ropewalk_proto::queue::Job;
+use ropewalk_proto::queue::Entry;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::{Deserialize, Serialize};
 
-use super::task::{Summary, Task};
+use super::task::Task;
 use crate::desk;
 use crate::options::remembering_file;
 
@@ -83,24 +83,6 @@ pub(crate) enum Answer {
         /// By number.
         jobs: Vec<Entry>,
     },
-}
-
-/// A job, as it is listed.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Entry {
-    /// Number, priority, state.
-    #[serde(flatten)]
-    pub job: Job,
-    /// As given.
-    pub label: Option<String>,
-    /// Sources.
-    pub from: Vec<String>,
-    /// Destinations.
-    pub to: Vec<String>,
-    /// The process of its run.
-    pub process: Option<u32>,
-    /// How its last run ended.
-    pub last: Option<Summary>,
 }
 
 /// Beside the default place of the queue: a runtime folder ends with the login.

@@ -17,9 +17,9 @@ use ropewalk_proto::control::{
     ServeDone, ServeJobs, ServeState, ServeTaken, ToServe, from_serve::Body,
 };
 use ropewalk_proto::handover::{Question, SPECIFICATION_MAX, Submission};
+use ropewalk_proto::queue::Entry;
 use tokio::sync::{Semaphore, oneshot};
 
-use super::door::Entry;
 use super::places;
 use super::submit::kept_variables;
 use super::task::Task;

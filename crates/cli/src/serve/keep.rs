@@ -10,10 +10,10 @@ use redb::{
     Database, DatabaseError, ReadableDatabase as _, ReadableTable as _, TableDefinition,
     WriteTransaction,
 };
-use ropewalk_proto::queue::Job;
+use ropewalk_proto::queue::{Job, Summary};
 use serde::{Deserialize, Serialize};
 
-use super::task::{Summary, Task};
+use super::task::Task;
 use crate::desk;
 
 /// Records by job number: JSON of [`Record`].

@@ -7,17 +7,18 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
+use ropewalk_master::{JobError, StandingMaster};
 use ropewalk_model::{ByteRate, HostPort, format_bytes, format_seconds};
 use ropewalk_proto::codes::EXIT_FAILED;
-use ropewalk_proto::queue::{End, State};
+use ropewalk_proto::queue::{End, Entry, State};
 use serde::Serialize;
 
-use super::door::{self, Answer, Entry, Question};
-use super::handover::Master;
+use super::door::{self, Answer, Question};
 use crate::escape;
 use crate::members::{Limit, limit_rate};
 use crate::progress::rate as shown_rate;
 use crate::report::listed;
+use crate::run::runtime;
 use crate::sys::{self, say};
 use crate::token;
 
@@ -114,7 +115,8 @@ pub(crate) fn run(args: &QueueArgs) -> Result<ExitCode> {
         jobs.clear();
         for job in awaited {
             if let Some(master) = desk {
-                jobs.push(master.wait(job)?);
+                let (mut handle, mut note) = (|_: &Entry, _| {}, |_: &str| {});
+                jobs.push(runtime()?.block_on(master.follow(job, None, &mut handle, &mut note))?);
             } else if let Answer::Jobs { jobs: ended, .. } = door::ask(&Question::Wait { job })? {
                 jobs.extend(ended);
             }
@@ -156,11 +158,15 @@ pub(crate) fn run(args: &QueueArgs) -> Result<ExitCode> {
 }
 
 /// Cancels each job, and says of each what became of it.
-fn cancel(master: Option<&Master>, jobs: &[u64]) -> Result<ExitCode> {
+fn cancel(master: Option<&StandingMaster>, jobs: &[u64]) -> Result<ExitCode> {
     let mut status = ExitCode::SUCCESS;
     for &job in jobs {
         let refused = match master {
-            Some(master) => master.cancel(job)?.err(),
+            Some(master) => match runtime()?.block_on(master.cancel(job)) {
+                Ok(()) => None,
+                Err(JobError::Refused(error)) => Some(error),
+                Err(error) => return Err(error.into()),
+            },
             None => match door::ask_for(&Question::Cancel { job })? {
                 Answer::Refused { error } => Some(error),
                 _ => None,
@@ -178,19 +184,19 @@ fn cancel(master: Option<&Master>, jobs: &[u64]) -> Result<ExitCode> {
 }
 
 /// The `serve` at an address, or none for this user's own on this host.
-fn master(args: &QueueArgs) -> Result<Option<Master>> {
+fn master(args: &QueueArgs) -> Result<Option<StandingMaster>> {
     let Some(at) = &args.at else {
         return Ok(None);
     };
-    Ok(Some(Master {
+    Ok(Some(StandingMaster {
         at: at.clone(),
         token: token::load(args.token_file.as_deref())?,
     }))
 }
 
-fn list(master: Option<&Master>) -> Result<(Option<u64>, Vec<Entry>)> {
+fn list(master: Option<&StandingMaster>) -> Result<(Option<u64>, Vec<Entry>)> {
     if let Some(master) = master {
-        return master.list();
+        return Ok(runtime()?.block_on(master.list())?);
     }
     match door::ask(&Question::List)? {
         Answer::Jobs { limit, jobs } => Ok((limit, jobs)),

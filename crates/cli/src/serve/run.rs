@@ -15,11 +15,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context as _, Result};
 use ropewalk_proto::codes::{EXIT_INTERRUPTED, EXIT_USAGE};
-use ropewalk_proto::queue::Ran;
+use ropewalk_proto::queue::{Ran, Summary};
 use ropewalk_proto::report::{ErrorKind, Event, Report};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-use super::task::{Summary, Task};
+use super::task::Task;
 use crate::inputs::{Inputs, Text};
 use crate::job::{EXIT_STOPPED, Given, JOB};
 use crate::{escape, sys};

@@ -1,6 +1,5 @@
 //! What a job does, and how its last run ended: what is kept of a job beside its place in the queue.
 
-use ropewalk_proto::report::Report;
 use serde::{Deserialize, Serialize};
 
 use crate::inputs::{Inputs, Text};
@@ -34,31 +33,5 @@ impl Task {
         self.folder = Text::default();
         self.environment = Vec::new();
         self.inputs = Inputs::default();
-    }
-}
-
-/// How a run ended, for `ropewalk queue`.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Summary {
-    /// Id of the transfer.
-    pub transfer: String,
-    /// As in the report.
-    pub outcome: String,
-    /// Bytes that it moved and that are safe at destinations.
-    pub delivered_bytes: u64,
-    /// How long it took.
-    pub seconds: f64,
-}
-
-impl Summary {
-    /// What is kept of a report.
-    pub(super) fn of(report: &Report) -> Self {
-        let outcome = serde_json::to_value(report.outcome).unwrap_or_default();
-        Self {
-            transfer: report.transfer.clone(),
-            outcome: outcome.as_str().unwrap_or_default().to_owned(),
-            delivered_bytes: report.delivered_bytes,
-            seconds: report.seconds,
-        }
     }
 }
