@@ -17,6 +17,7 @@ pub mod node;
 pub mod patience;
 pub mod queue;
 pub mod rapid;
+pub mod region;
 pub mod report;
 pub mod route;
 pub mod silence;

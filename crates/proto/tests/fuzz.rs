@@ -1,12 +1,15 @@
 //! Any bytes are decoded without harm: frames, datagrams, control messages and what is made of them.
 
 use prost::Message as _;
+use ropewalk_model::Range;
 use ropewalk_proto::control::{
     self, FromAgent, Peer, Plan, Present, Run, Stretch, There, ToAgent, from_agent, to_agent,
 };
 use ropewalk_proto::handover;
 use ropewalk_proto::message::frame::{self as message_frame, Entry};
 use ropewalk_proto::rapid::{Bitmap, Datagram, FEEDBACK_LEN, Feedback};
+use ropewalk_proto::region::Rule;
+use ropewalk_proto::region::frame::{Frame as RegionFrame, MESSAGE_MAX, PIECE_MAX, Part, Status};
 use ropewalk_proto::stage::frame::{self as stage_frame, ANSWER_MAX};
 use ropewalk_proto::wire::{self, FrameHeader, FrameKind, PAYLOAD_MAX};
 
@@ -74,6 +77,76 @@ fn frames_of_messages() {
         let again: Vec<u8> = entries.iter().flat_map(Entry::encode).collect();
         assert_eq!(again, bytes[..again.len()]);
     });
+}
+
+/// Messages of regions: what is decoded is within its bounds, and is encoded as it was.
+#[test]
+fn messages_of_regions() {
+    let part = |offset, len| Part { offset, len };
+    let range = Range::new(1 << 40, (1 << 40) + 7);
+    let corpus: Vec<Vec<u8>> = [
+        RegionFrame::Hello {
+            version: 1,
+            name: "weights",
+        },
+        RegionFrame::Welcome {
+            size: 1 << 50,
+            rule: Rule::All,
+            held: vec![range, Range::new(0, 5)],
+            owned: vec![range],
+        },
+        RegionFrame::Get {
+            id: 3,
+            parts: vec![part(1 << 40, 64), part(0, 7)],
+        },
+        RegionFrame::Data {
+            id: 3,
+            bytes: &[5; 71],
+        },
+        RegionFrame::Put {
+            id: 4,
+            parts: vec![part(9, 3), part(u64::MAX - 9, 2)],
+            bytes: &[6; 5],
+        },
+        RegionFrame::Notify {
+            id: 5,
+            range,
+            value: 8,
+        },
+        RegionFrame::Wait {
+            id: 6,
+            range,
+            at_least: 8,
+        },
+        RegionFrame::Refused {
+            id: 7,
+            status: Status::Storage,
+            text: "disk",
+        },
+    ]
+    .iter()
+    .map(RegionFrame::encode)
+    .collect();
+    fuzz(
+        "messages of regions",
+        &corpus,
+        |bytes| match RegionFrame::decode(bytes) {
+            Ok(frame) => {
+                assert_eq!(frame.encode(), bytes);
+                assert!(bytes.len() <= MESSAGE_MAX);
+                if let RegionFrame::Get { parts, .. } | RegionFrame::Put { parts, .. } = &frame {
+                    let lens = parts.iter().map(|part| part.range().len());
+                    assert!(lens.sum::<u64>() <= PIECE_MAX);
+                    assert!(
+                        parts
+                            .iter()
+                            .all(|part| part.range().len() == u64::from(part.len))
+                    );
+                }
+            }
+            Err(error) => assert!(!error.to_string().is_empty()),
+        },
+    );
 }
 
 /// Headers between stages, and how much follows them.

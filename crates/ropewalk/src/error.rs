@@ -7,6 +7,7 @@ use ropewalk_message::MessageError;
 use ropewalk_model::SpecErrors;
 use ropewalk_proto::codes::Actor;
 use ropewalk_proto::report::{ErrorKind, Report};
+use ropewalk_region::RegionError;
 use ropewalk_sched::PlanError;
 use ropewalk_store::BufferError;
 
@@ -116,6 +117,22 @@ impl From<MessageError> for Error {
             MessageError::Listen { .. }
             | MessageError::System { .. }
             | MessageError::Remembered(_) => Self::Host,
+            _ => Self::Input,
+        };
+        sort(Fault::of(error))
+    }
+}
+
+impl From<RegionError> for Error {
+    fn from(error: RegionError) -> Self {
+        let sort = match error {
+            RegionError::Message(error) => return error.into(),
+            RegionError::Buffer(error) => return error.into(),
+            RegionError::Refused { .. } => Self::Peer,
+            RegionError::Unreached { .. }
+            | RegionError::Lost { .. }
+            | RegionError::Deadline { .. } => Self::Network,
+            RegionError::File { .. } | RegionError::System { .. } => Self::Host,
             _ => Self::Input,
         };
         sort(Fault::of(error))

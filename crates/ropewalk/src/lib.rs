@@ -9,6 +9,7 @@
 //! | see a plan and its least time without moving a byte | [`plan()`] |
 //! | be a stage of `ropewalk stream`: a function of blocks | [`each_block`] |
 //! | send messages over several interfaces | [`MessageListener`], [`MessageSocket`] |
+//! | read and write memory and files of other processes, one-sidedly | [`RegionServer`], [`Region`] |
 //!
 //! Every operation fails with one [`Error`], sorted by the party that must act. `examples/` has a program for each.
 //!
@@ -30,6 +31,7 @@ mod handed;
 mod message;
 mod options;
 mod plan;
+mod region;
 mod rows;
 mod running;
 mod transfer;
@@ -38,6 +40,7 @@ pub use agent::{Agent, AgentOptions, new_token, read_token};
 pub use error::{Error, Fault};
 pub use message::{MessageListener, MessageOptions, MessageSocket};
 pub use plan::plan;
+pub use region::{Exposed, Region, RegionGet, RegionOptions, RegionPut, RegionServer, Rule};
 pub use rows::{Row, RowTransfer};
 pub use running::Running;
 pub use transfer::{Place, Transfer};

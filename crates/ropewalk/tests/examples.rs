@@ -10,6 +10,8 @@ mod event_loop;
 mod message;
 #[path = "../examples/plan.rs"]
 mod plan;
+#[path = "../examples/region.rs"]
+mod region;
 #[path = "../examples/rows.rs"]
 mod rows;
 #[path = "../examples/transfer.rs"]
@@ -39,6 +41,12 @@ fn plan_runs() {
 #[test]
 fn transfer_runs() {
     transfer::main().unwrap();
+}
+
+/// A region over two nodes is read, written and waited for.
+#[test]
+fn region_runs() {
+    region::main().unwrap();
 }
 
 /// The rows of Figure 2 are moved.

@@ -132,22 +132,48 @@ impl Buffer {
     pub fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), BufferError> {
         let range = Range::new(offset, offset.saturating_add(out.len() as u64));
         let name = String::new;
+        self.check_free(range)?;
+        let read = self.0.memory.read(offset, out);
+        read.map_err(|Gone| BufferError::TakenBack { name: name() })
+    }
+
+    /// Whether it can be written.
+    #[must_use]
+    pub fn is_writable(&self) -> bool {
+        self.0.is_writable
+    }
+
+    /// Copies bytes into it. Not while a transfer writes them.
+    ///
+    /// # Errors
+    /// [`BufferError::ReadOnly`], and as [`Buffer::read`].
+    pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), BufferError> {
+        let name = String::new;
+        if !self.0.is_writable {
+            return Err(BufferError::ReadOnly { name: name() });
+        }
+        let range = Range::new(offset, offset.saturating_add(bytes.len() as u64));
+        self.check_free(range)?;
+        let written = self.0.memory.write(offset, bytes);
+        written.map_err(|Gone| BufferError::TakenBack { name: name() })
+    }
+
+    /// Refuses a range that ends beyond it, or that a transfer writes.
+    fn check_free(&self, range: Range) -> Result<(), BufferError> {
         if range.end > self.len() {
             return Err(BufferError::TooShort {
-                name: name(),
+                name: String::new(),
                 len: self.len(),
                 range,
             });
         }
-        let state = lock(&self.0.state);
-        if !state.busy.clipped(range).is_empty() {
-            return Err(BufferError::Busy {
-                name: name(),
+        match lock(&self.0.state).busy.clipped(range).is_empty() {
+            true => Ok(()),
+            false => Err(BufferError::Busy {
+                name: String::new(),
                 range,
-            });
+            }),
         }
-        let read = self.0.memory.read(offset, out);
-        read.map_err(|Gone| BufferError::TakenBack { name: name() })
     }
 
     /// Ends its use: no thread touches lent memory after this, and a transfer that needs it fails. Returns the bytes of
