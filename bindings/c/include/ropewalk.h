@@ -45,6 +45,24 @@ typedef enum ropewalk_result {
 } ropewalk_result;
 
 /*
+ Which nodes a put is sent to.
+ */
+typedef enum ropewalk_rule {
+  /*
+   None: puts are refused.
+   */
+  ROPEWALK_READ_ONLY = 0,
+  /*
+   All nodes that hold the range.
+   */
+  ROPEWALK_ALL = 1,
+  /*
+   The one node that owns it.
+   */
+  ROPEWALK_OWNER = 2,
+} ropewalk_rule;
+
+/*
  Which side a row is on.
  */
 typedef enum ropewalk_role {
@@ -72,6 +90,21 @@ typedef struct ropewalk_error ropewalk_error;
  Waits for peers on one or more addresses.
  */
 typedef struct ropewalk_listener ropewalk_listener;
+
+/*
+ A region that is read and written from this process. Any number of threads use one.
+ */
+typedef struct ropewalk_region ropewalk_region;
+
+/*
+ Serves ranges of regions from memory and files of this process.
+ */
+typedef struct ropewalk_region_server ropewalk_region_server;
+
+/*
+ A get or a put under way.
+ */
+typedef struct ropewalk_request ropewalk_request;
 
 /*
  A connection for messages over one or more interfaces. Any number of threads send with one, one at a time receives.
@@ -161,6 +194,32 @@ typedef struct ropewalk_range {
    */
   uint64_t end;
 } ropewalk_range;
+
+/*
+ A range of a region that a node holds, in memory, or in a file where memory is NULL.
+ */
+typedef struct ropewalk_exposed {
+  /*
+   First byte in the region, and the byte behind the last.
+   */
+  struct ropewalk_range range;
+  /*
+   Its bytes, in memory of the caller.
+   */
+  void *memory;
+  /*
+   Else a file that has them.
+   */
+  const char *file;
+  /*
+   First of them in the file.
+   */
+  uint64_t file_offset;
+  /*
+   Whether this node owns the range.
+   */
+  bool owned;
+} ropewalk_exposed;
 
 #ifdef __cplusplus
 extern "C" {
@@ -589,6 +648,211 @@ enum ropewalk_result ropewalk_socket_receive(const struct ropewalk_socket *socke
  As ropewalk_socket_descriptor; error is NULL or a place for a pointer.
  */
 enum ropewalk_result ropewalk_socket_finish(const struct ropewalk_socket *socket, struct ropewalk_error **error);
+
+/*
+ Listens for origins on every address, which are the interfaces of each connection; port 0 lets the system choose one.
+
+ * token_file: the file with the secret of all ends, with which data is sealed; NULL only between addresses of this host.
+ * server: where the server is put.
+
+ The caller ensures:
+ As ropewalk_listener_new.
+ */
+enum ropewalk_result ropewalk_region_server_new(const char *const *addresses,
+                                                size_t count,
+                                                const char *token_file,
+                                                struct ropewalk_region_server **server,
+                                                struct ropewalk_error **error);
+
+/*
+ Ends a server and releases it: memory that it was lent is the caller's again. NULL is permitted.
+
+ The caller ensures:
+ server is NULL or was returned by ropewalk_region_server_new; it is not used afterwards.
+ */
+void ropewalk_region_server_free(struct ropewalk_region_server *server);
+
+/*
+ The address of this number that is listened on, with its port; NULL where there are fewer. To be released with
+ ropewalk_string_free.
+
+ The caller ensures:
+ server is NULL or was returned by ropewalk_region_server_new and is not released.
+ */
+char *ropewalk_region_server_address(const struct ropewalk_region_server *server, size_t number);
+
+/*
+ Serves ranges of a region. All its nodes state the same size and rule. Memory is lent until ropewalk_region_server_withdraw has returned, or the server
+ is released: the caller may read and write it meanwhile where no origin does.
+
+ The caller ensures:
+ As ropewalk_region_server_address; name ends with a zero byte; exposed has count entries, whose memory is there, and whose files are NULL or end with a zero
+ byte; error is NULL or a place for a pointer.
+ */
+enum ropewalk_result ropewalk_region_server_serve(struct ropewalk_region_server *server,
+                                                  const char *name,
+                                                  uint64_t size,
+                                                  enum ropewalk_rule rule,
+                                                  const struct ropewalk_exposed *exposed,
+                                                  size_t count,
+                                                  struct ropewalk_error **error);
+
+/*
+ Serves a region no longer, and syncs its files; its memory is the caller's again.
+
+ The caller ensures:
+ As ropewalk_region_server_serve.
+ */
+enum ropewalk_result ropewalk_region_server_withdraw(struct ropewalk_region_server *server,
+                                                     const char *name,
+                                                     struct ropewalk_error **error);
+
+/*
+ Connects to the nodes of a region.
+
+ * nodes: one text for each node: its address and port, or those of several interfaces with commas between.
+ * token_file: as for ropewalk_region_server_new.
+
+ The caller ensures:
+ nodes has count texts that end with a zero byte, as name does; token_file is NULL or ends with one; region is NULL or a place for a pointer;
+ error is NULL or a place for a pointer.
+ */
+enum ropewalk_result ropewalk_region_connect(const char *name,
+                                             const char *const *nodes,
+                                             size_t count,
+                                             const char *token_file,
+                                             struct ropewalk_region **region,
+                                             struct ropewalk_error **error);
+
+/*
+ Releases a region. Requests under way are released before. NULL is permitted.
+
+ The caller ensures:
+ region is NULL or was returned by ropewalk_region_connect; it is not used afterwards.
+ */
+void ropewalk_region_free(struct ropewalk_region *region);
+
+/*
+ Bytes of a region; 0 for NULL.
+
+ The caller ensures:
+ region is NULL or was returned by ropewalk_region_connect and is not released.
+ */
+uint64_t ropewalk_region_size(const struct ropewalk_region *region);
+
+/*
+ Reads len bytes from an offset on, from any node that holds them.
+
+ The caller ensures:
+ As ropewalk_region_size; into has len bytes; error is NULL or a place for a pointer.
+ */
+enum ropewalk_result ropewalk_region_get(const struct ropewalk_region *region,
+                                         uint64_t offset,
+                                         void *into,
+                                         size_t len,
+                                         struct ropewalk_error **error);
+
+/*
+ Begins to read ranges, whose bytes are one after the other in into when ropewalk_request_wait has returned. Until then the memory is not touched.
+
+ The caller ensures:
+ As ropewalk_region_size; ranges has count entries; into has as many bytes as they have together, until the request is released; request is NULL or a place for a
+ pointer; error is NULL or a place for a pointer.
+ */
+enum ropewalk_result ropewalk_region_get_start(const struct ropewalk_region *region,
+                                               const struct ropewalk_range *ranges,
+                                               size_t count,
+                                               void *into,
+                                               struct ropewalk_request **request,
+                                               struct ropewalk_error **error);
+
+/*
+ Writes len bytes from an offset on, and returns when the nodes that the region's rule names have them.
+
+ The caller ensures:
+ As ropewalk_region_size; from has len bytes; error is NULL or a place for a pointer.
+ */
+enum ropewalk_result ropewalk_region_put(const struct ropewalk_region *region,
+                                         uint64_t offset,
+                                         const void *from,
+                                         size_t len,
+                                         struct ropewalk_error **error);
+
+/*
+ Begins to write bytes, which are copied: the memory may be used again at once.
+
+ * request: NULL where ropewalk_region_flush is to wait for it, and to have its error.
+
+ The caller ensures:
+ As ropewalk_region_put; request is NULL or a place for a pointer.
+ */
+enum ropewalk_result ropewalk_region_put_start(const struct ropewalk_region *region,
+                                               uint64_t offset,
+                                               const void *from,
+                                               size_t len,
+                                               struct ropewalk_request **request,
+                                               struct ropewalk_error **error);
+
+/*
+ Waits until a request is complete, at most so many milliseconds; a negative number for no bound but the region's. ROPEWALK_UNDER_WAY: it goes on.
+
+ The caller ensures:
+ request is NULL or was returned by ropewalk_region_get_start or ropewalk_region_put_start and is not released; error is NULL or a place for
+ a pointer.
+ */
+enum ropewalk_result ropewalk_request_wait(struct ropewalk_request *request,
+                                           int milliseconds,
+                                           struct ropewalk_error **error);
+
+/*
+ Releases a request: a get is given up, a put goes on. NULL is permitted.
+
+ The caller ensures:
+ As ropewalk_request_wait; it is not used afterwards.
+ */
+void ropewalk_request_free(struct ropewalk_request *request);
+
+/*
+ What is begun after it leaves when all puts and notifications begun before are complete. Does not wait. NULL is permitted.
+
+ The caller ensures:
+ As ropewalk_region_size.
+ */
+void ropewalk_region_fence(const struct ropewalk_region *region);
+
+/*
+ Waits until all puts and notifications that were begun are complete.
+
+ The caller ensures:
+ As ropewalk_region_size; error is NULL or a place for a pointer.
+ */
+enum ropewalk_result ropewalk_region_flush(const struct ropewalk_region *region, struct ropewalk_error **error);
+
+/*
+ Gives each byte of a range a value, unless it has a greater one, after all puts that were begun before.
+
+ The caller ensures:
+ As ropewalk_region_flush.
+ */
+enum ropewalk_result ropewalk_region_notify(const struct ropewalk_region *region,
+                                            struct ropewalk_range range,
+                                            uint64_t value,
+                                            struct ropewalk_error **error);
+
+/*
+ Waits until some byte of a range has at least this value, at most so many milliseconds; a negative number for no bound. ROPEWALK_UNDER_WAY: none has.
+
+ * value: where the value that was found is put; may be NULL.
+
+ The caller ensures:
+ As ropewalk_region_flush; value is NULL or a place for a number.
+ */
+enum ropewalk_result ropewalk_region_wait(const struct ropewalk_region *region,
+                                          struct ropewalk_range range,
+                                          uint64_t at_least,
+                                          int milliseconds,
+                                          uint64_t *value,
+                                          struct ropewalk_error **error);
 
 /*
  The file with the secret of the agents. Whether it can be used; else cep_error says why not.

@@ -11,6 +11,7 @@ mod agent;
 mod cep;
 mod error;
 mod message;
+mod region;
 mod sigpipe;
 mod transfer;
 
@@ -18,4 +19,5 @@ pub use agent::*;
 pub use cep::*;
 pub use error::*;
 pub use message::*;
+pub use region::*;
 pub use transfer::*;

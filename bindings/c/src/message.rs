@@ -25,7 +25,7 @@ pub struct ropewalk_socket {
 
 /// # Safety
 /// As [`texts`]; `token_file` is NULL or ends with a zero byte.
-unsafe fn arguments(
+pub(crate) unsafe fn arguments(
     addresses: *const *const c_char,
     count: usize,
     token_file: *const c_char,

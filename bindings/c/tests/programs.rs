@@ -191,6 +191,18 @@ fn messages_go_over_interfaces() {
     }
 }
 
+/// A region over two nodes is read, written and waited for.
+#[test]
+fn regions_are_read_and_written() {
+    let scene = Scene::new(0);
+    for (compiler, unders) in ways() {
+        let program = scene.compile(compiler, "regions");
+        for under in unders {
+            assert_eq!(scene.run(under, &program), "ok\n");
+        }
+    }
+}
+
 /// What `scripts/install-c` installs is found by pkg-config, and programs are linked with the shared and with the static library.
 #[test]
 fn programs_use_what_is_installed() {
@@ -357,7 +369,7 @@ fn in_words_of_c(header: &str) -> String {
 #[test]
 fn the_header_is_the_source() {
     let config = cbindgen::Config::from_file(here("cbindgen.toml")).unwrap();
-    let sources = ["error", "transfer", "agent", "message", "cep"];
+    let sources = ["error", "transfer", "agent", "message", "region", "cep"];
     let mut builder = cbindgen::Builder::new().with_config(config);
     for source in sources {
         builder = builder.with_src(here(&format!("src/{source}.rs")));
