@@ -81,7 +81,11 @@ pub(crate) struct Lent {
 }
 
 impl Lent {
-    fn new(memory: &Bound<'_, PyAny>, writable: bool) -> PyResult<Self> {
+    pub(crate) fn buffer(&self) -> &Buffer {
+        &self.buffer
+    }
+
+    pub(crate) fn new(memory: &Bound<'_, PyAny>, writable: bool) -> PyResult<Self> {
         let view = PyUntypedBuffer::get(memory)?;
         if !view.is_c_contiguous() {
             return Err(PyBufferError::new_err(

@@ -8,6 +8,7 @@
 mod agent;
 mod error;
 mod message;
+mod region;
 mod transfer;
 
 use pyo3::prelude::*;
@@ -44,6 +45,9 @@ fn _ropewalk(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<agent::Lent>()?;
     module.add_class::<message::MessageListener>()?;
     module.add_class::<message::MessageSocket>()?;
+    module.add_class::<region::Get>()?;
+    module.add_class::<region::Region>()?;
+    module.add_class::<region::RegionServer>()?;
     module.add_class::<transfer::Place>()?;
     module.add_class::<transfer::Copy>()?;
     module.add_class::<transfer::Rows>()?;

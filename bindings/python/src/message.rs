@@ -16,7 +16,7 @@ use crate::transfer::duration;
 /// Python's signals are looked at so often while a call waits.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-fn addresses(texts: &[String]) -> PyResult<Vec<SocketAddr>> {
+pub(crate) fn addresses(texts: &[String]) -> PyResult<Vec<SocketAddr>> {
     let parse = |text: &String| {
         text.parse().map_err(|_| {
             misuse(format!(
@@ -137,7 +137,7 @@ impl MessageSocket {
 }
 
 /// Calls until there is something, or the time is over; Python's signals end it.
-fn waited<T: Send>(
+pub(crate) fn waited<T: Send>(
     py: Python<'_>,
     seconds: Option<f64>,
     mut call: impl FnMut(Duration) -> Option<Result<T, ropewalk::Error>> + Send,

@@ -257,6 +257,55 @@ class Messages(unittest.TestCase):
             ropewalk.MessageListener(["127.0.0.1:0"], token=ropewalk.new_token()).accept(0)
 
 
+class Regions(Folder):
+    def test_ranges_are_read_and_written(self) -> None:
+        token = ropewalk.new_token()
+        data = os.urandom(2 * MIB)
+        path = os.path.join(str(self.folder), "held")
+        with open(path, "wb") as file:
+            file.write(b"1234" + data[:MIB])
+        memory = bytearray(data)
+        with ropewalk.RegionServer(token=token) as one, ropewalk.RegionServer(token=token) as two:
+            one.serve("table", 2 * MIB, [(0, 2 * MIB, memory)])
+            two.serve("table", 2 * MIB, [(0, MIB, path, 4)])
+            region = ropewalk.Region("table", [one.addresses[0], two.addresses], token=token, timeout=60)
+            self.assertEqual(region.size, 2 * MIB)
+            self.assertEqual(region.get(0, 2 * MIB), data)
+            into = bytearray(100)
+            region.get_into(MIB - 50, into)
+            self.assertEqual(into, data[MIB - 50 : MIB + 50])
+            under_way = [region.get_start([(at, at + 8), (at + 100, at + 108)]) for at in range(0, 5000, 5)]
+            for at, get in zip(range(0, 5000, 5), under_way):
+                self.assertEqual(get.wait(30), data[at : at + 8] + data[at + 100 : at + 108])
+            region.put(5, b"both")
+            region.put_start(20, bytearray(b"begun"))
+            region.fence()
+            for _ in range(4):
+                self.assertEqual(region.get(5, 25), b"both" + data[9:20] + b"begun")
+            region.flush()
+            with self.assertRaises(TimeoutError):
+                region.wait(0, 10, 2, timeout=0)
+            waiting: list[int] = []
+            thread = threading.Thread(target=lambda: waiting.append(region.wait(0, 10, 2, timeout=30)))
+            thread.start()
+            region.notify(4, 30, 7)
+            thread.join()
+            self.assertEqual(waiting, [7])
+            with self.assertRaisesRegex(ropewalk.InputError, "not in the region"):
+                region.get(2 * MIB - 1, 2 * MIB + 1)
+            with self.assertRaises(BufferError):
+                region.get_into(0, bytes(3))
+            with self.assertRaisesRegex(ropewalk.InputError, "has 3 bytes"):
+                one.serve("short", 10, [(0, 10, bytearray(3))])
+            self.assertTrue(one.withdraw("table"))
+            self.assertEqual(bytes(memory[5:9]), b"both")
+            memory.extend(b"it is ours again")
+            self.assertEqual(region.get(5, 9), b"both")
+            with self.assertRaisesRegex(ropewalk.NetworkError, "are lost"):
+                region.get(MIB, MIB + 1)
+            self.assertEqual(region.lost[0][0], one.addresses)
+
+
 class Others(Folder):
     def test_plans(self) -> None:
         plan = ropewalk.plan("writer a:1 /data 0 0-1023\nreader b:2 /copy 0 0-1023", "1Gbit")

@@ -9,6 +9,7 @@
 * `plan`: the least time of a specification, and who sends what to whom; nothing moves.
 * `Agent`: serves folders and memory of this host to transfers.
 * `MessageListener`, `MessageSocket`: messages over several interfaces.
+* `RegionServer`, `Region`: memory and files of other processes, read and written one-sidedly.
 
 Every failure is an `Error`; calls that wait leave the interpreter to other threads, and Ctrl-C ends them.
 """
@@ -19,6 +20,7 @@ from .errors import BugError, Error, HostError, InputError, NetworkError, PeerEr
 from .messages import MessageListener, MessageSocket
 from .places import Place
 from .planning import Plan, plan
+from .regions import Get, Region, RegionServer
 from .report import Report
 from .transfers import Copy, Rows, copy, copy_async
 
@@ -27,6 +29,7 @@ __all__ = [
     "BugError",
     "Copy",
     "Error",
+    "Get",
     "HostError",
     "InputError",
     "Lent",
@@ -36,6 +39,8 @@ __all__ = [
     "PeerError",
     "Place",
     "Plan",
+    "Region",
+    "RegionServer",
     "Report",
     "Rows",
     "__version__",

@@ -1,0 +1,244 @@
+//! Regions: memory and files of other processes, read and written one-sidedly.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use pyo3::buffer::PyBuffer;
+use pyo3::exceptions::PyBufferError;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+use ropewalk::{Exposed, RegionGet, RegionOptions, Rule};
+
+use crate::agent::Lent;
+use crate::error::{misuse, raise};
+use crate::message::{addresses, waited};
+use crate::transfer::lock;
+
+fn options(token: Option<[u8; 32]>, plain: bool, timeout: Option<f64>) -> PyResult<RegionOptions> {
+    Ok(RegionOptions {
+        token,
+        plain,
+        deadline: crate::transfer::duration(timeout)?,
+        ..RegionOptions::default()
+    })
+}
+
+/// A range that a node holds: start, end, what has it, first byte in the file, whether it is owned.
+type Held<'py> = (u64, u64, Bound<'py, PyAny>, u64, bool);
+
+#[pyclass(frozen)]
+pub(crate) struct RegionServer {
+    server: Mutex<Option<ropewalk::RegionServer>>,
+    /// Memory by name of the region.
+    lent: Mutex<Vec<(String, Lent)>>,
+}
+
+impl Drop for RegionServer {
+    fn drop(&mut self) {
+        // Before the memory is released.
+        drop(lock(&self.server).take());
+    }
+}
+
+#[pymethods]
+impl RegionServer {
+    #[new]
+    fn new(listen: Vec<String>, token: Option<[u8; 32]>, plain: bool) -> PyResult<Self> {
+        let options = options(token, plain, None)?;
+        let server = ropewalk::RegionServer::bind(&addresses(&listen)?, &options);
+        Ok(Self {
+            server: Mutex::new(Some(server.map_err(raise)?)),
+            lent: Mutex::default(),
+        })
+    }
+
+    fn addresses(&self) -> Vec<String> {
+        let server = lock(&self.server);
+        let all = server.iter().flat_map(ropewalk::RegionServer::addresses);
+        all.map(|address| address.to_string()).collect()
+    }
+
+    fn serve(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        size: u64,
+        rule: &str,
+        held: Vec<Held<'_>>,
+    ) -> PyResult<()> {
+        let rule = match rule {
+            "read-only" => Rule::ReadOnly,
+            "all" => Rule::All,
+            "owner" => Rule::Owner,
+            _ => {
+                return Err(misuse(format!(
+                    "\"{rule}\" is no rule; write read-only, all or owner"
+                )));
+            }
+        };
+        let (mut exposed, mut lent) = (Vec::new(), Vec::new());
+        for (start, end, what, file_offset, is_owned) in held {
+            let one = match what.extract::<PathBuf>() {
+                Ok(path) => Exposed::file(start..end, path, file_offset),
+                Err(_) => {
+                    let is_written = rule == Rule::All || (rule == Rule::Owner && is_owned);
+                    let memory = Lent::new(&what, is_written)?;
+                    if start.checked_add(memory.buffer().len()) != Some(end) {
+                        return Err(misuse(format!(
+                            "the memory for {start} to {end} has {} bytes",
+                            memory.buffer().len()
+                        )));
+                    }
+                    let exposed = Exposed::memory(start, memory.buffer().clone());
+                    lent.push((name.to_owned(), memory));
+                    exposed
+                }
+            };
+            exposed.push(if is_owned { one.owned() } else { one });
+        }
+        let server = lock(&self.server);
+        let server = server
+            .as_ref()
+            .ok_or_else(|| misuse("this server was closed"))?;
+        py.detach(|| server.serve(name, size, rule, exposed))
+            .map_err(raise)?;
+        lock(&self.lent).extend(lent);
+        Ok(())
+    }
+
+    fn withdraw(&self, py: Python<'_>, name: &str) -> PyResult<bool> {
+        let withdrawn = py.detach(|| match lock(&self.server).as_ref() {
+            Some(server) => server.withdraw(name),
+            None => Ok(false),
+        });
+        lock(&self.lent).retain(|(of, _)| of != name);
+        withdrawn.map_err(raise)
+    }
+
+    fn close(&self, py: Python<'_>) {
+        py.detach(|| drop(lock(&self.server).take()));
+        lock(&self.lent).clear();
+    }
+}
+
+#[pyclass(frozen)]
+pub(crate) struct Region(ropewalk::Region);
+
+#[pymethods]
+impl Region {
+    #[staticmethod]
+    fn connect(
+        py: Python<'_>,
+        name: &str,
+        nodes: Vec<Vec<String>>,
+        token: Option<[u8; 32]>,
+        plain: bool,
+        timeout: Option<f64>,
+    ) -> PyResult<Self> {
+        let options = options(token, plain, timeout)?;
+        let nodes = nodes.iter().map(|node| addresses(node));
+        let nodes: Vec<Vec<SocketAddr>> = nodes.collect::<PyResult<_>>()?;
+        let region = py.detach(|| ropewalk::Region::connect(name, &nodes, &options));
+        Ok(Self(region.map_err(raise)?))
+    }
+
+    fn size(&self) -> u64 {
+        self.0.size()
+    }
+
+    fn lost(&self) -> Vec<(Vec<String>, String)> {
+        let text = |all: Vec<SocketAddr>| all.iter().map(ToString::to_string).collect();
+        self.0
+            .lost()
+            .into_iter()
+            .map(|(node, cause)| (text(node), cause))
+            .collect()
+    }
+
+    fn get<'py>(&self, py: Python<'py>, start: u64, end: u64) -> PyResult<Bound<'py, PyBytes>> {
+        let bytes = py.detach(|| self.0.get(start..end)).map_err(raise)?;
+        Ok(PyBytes::new(py, &bytes))
+    }
+
+    fn get_into(&self, py: Python<'_>, offset: u64, into: PyBuffer<u8>) -> PyResult<()> {
+        if into.readonly() || !into.is_c_contiguous() {
+            return Err(PyBufferError::new_err(
+                "the memory has gaps, or cannot be written; give a bytearray or a contiguous array",
+            ));
+        }
+        if into.len_bytes() == 0 {
+            return Ok(());
+        }
+        // SAFETY: the view keeps the memory where it is until this returns, and it is contiguous and writable. That nothing else touches it meanwhile is the
+        // caller's duty, as with any call that fills memory without the interpreter's lock.
+        let bytes = unsafe {
+            std::slice::from_raw_parts_mut(into.buf_ptr().cast::<u8>(), into.len_bytes())
+        };
+        py.detach(|| self.0.get_into(offset, bytes)).map_err(raise)
+    }
+
+    fn get_start(&self, py: Python<'_>, ranges: Vec<(u64, u64)>) -> PyResult<Get> {
+        let ranges: Vec<_> = ranges.into_iter().map(|(start, end)| start..end).collect();
+        let get = py.detach(|| self.0.get_start(&ranges)).map_err(raise)?;
+        Ok(Get(Mutex::new(get)))
+    }
+
+    fn put(&self, py: Python<'_>, offset: u64, data: PyBuffer<u8>) -> PyResult<()> {
+        // Threads of Python may write the memory while it is sent.
+        let data = data.to_vec(py)?;
+        py.detach(|| self.0.put(offset, &data)).map_err(raise)
+    }
+
+    fn put_start(&self, py: Python<'_>, offset: u64, data: PyBuffer<u8>) -> PyResult<()> {
+        let data = data.to_vec(py)?;
+        py.detach(|| self.0.put_start(offset, data).map(drop))
+            .map_err(raise)
+    }
+
+    fn fence(&self) {
+        self.0.fence();
+    }
+
+    fn flush(&self, py: Python<'_>) -> PyResult<()> {
+        py.detach(|| self.0.flush()).map_err(raise)
+    }
+
+    fn notify(&self, py: Python<'_>, start: u64, end: u64, value: u64) -> PyResult<()> {
+        py.detach(|| self.0.notify(start..end, value))
+            .map_err(raise)
+    }
+
+    fn wait(
+        &self,
+        py: Python<'_>,
+        start: u64,
+        end: u64,
+        at_least: u64,
+        seconds: Option<f64>,
+    ) -> PyResult<Option<u64>> {
+        waited(py, seconds, |most: Duration| {
+            self.0.wait(start..end, at_least, most).transpose()
+        })
+    }
+}
+
+#[pyclass(frozen)]
+pub(crate) struct Get(Mutex<RegionGet>);
+
+#[pymethods]
+impl Get {
+    fn wait<'py>(
+        &self,
+        py: Python<'py>,
+        seconds: Option<f64>,
+    ) -> PyResult<Option<Bound<'py, PyBytes>>> {
+        let bytes = waited(py, seconds, |most| lock(&self.0).wait_for(most).transpose())?;
+        Ok(bytes.map(|bytes| PyBytes::new(py, &bytes)))
+    }
+
+    fn test(&self, py: Python<'_>) -> bool {
+        py.detach(|| lock(&self.0).test())
+    }
+}
