@@ -124,7 +124,7 @@ impl Job {
                     continue;
                 };
                 let least = own.into_iter().chain(limit).min();
-                // It has ended, or bytes do not move yet: the next line follows within a second of a change.
+                // It may have ended.
                 let _ = members.limit(least.map(ByteRate));
             }
             stop();

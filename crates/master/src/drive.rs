@@ -4,20 +4,20 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ropewalk_lane::tls::TlsError;
-use ropewalk_model::{Problem, receiver_runs, time};
+use ropewalk_model::{ByteRate, Problem, receiver_runs, time};
 use ropewalk_proto::control::ToAgent;
 use ropewalk_proto::coordinator::{
     Action, Complete, Coordinator, Earlier, Gone, NodeSetup, Planned, PlannedRun,
 };
 use ropewalk_proto::report::{ControlReport, ErrorKind, Event, Outcome, Report};
-use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 use tokio::sync::watch;
 
 use crate::adviser::Adviser;
 use crate::compare;
 use crate::connections::{Connections, Input, Issuer};
 use crate::link::{count_received, count_sent};
-use crate::members::{Command, Doorman, MembersError, Party};
+use crate::members::{Asked, Command, Doorman, MembersError, Party};
 use crate::reach::{self, Ranks, Reached};
 use crate::report::{self, ProgressMeter};
 use crate::request::{NodeRequest, Reach, Request, Sources};
@@ -104,8 +104,6 @@ pub(crate) struct After {
     /// Nodes that took part, and names of those that have left.
     pub nodes: Vec<NodeRequest>,
     pub departed: Vec<String>,
-    /// The limit as it was changed last.
-    pub limit: Option<u64>,
 }
 
 /// One round of a transfer.
@@ -126,7 +124,7 @@ pub(crate) async fn drive(
     (reached, ranks): (Vec<Reached>, Option<&Ranks>),
     before: Before,
     (events, cancel): (UnboundedSender<Event>, &Cancel),
-    commands: &mut mpsc::Receiver<Command>,
+    asked: &mut Asked,
 ) -> (Report, Request, After) {
     let began = Instant::now();
     let (id, transfer) = (round.id, round.transfer);
@@ -180,7 +178,7 @@ pub(crate) async fn drive(
         Err(error) => driver.coordinator.handle_refusal(error.to_string()),
     }
     driver.act().await;
-    driver.run(&mut inputs, commands, cancel, ranks).await;
+    driver.run(&mut inputs, asked, cancel, ranks).await;
     let (outcome, error) = driver.end.take().unwrap_or((
         Outcome::Failed,
         Some("the transfer ended without a result".into()),
@@ -210,7 +208,6 @@ pub(crate) async fn drive(
         complete: driver.coordinator.complete(),
         nodes,
         departed: std::mem::take(&mut driver.departed),
-        limit: driver.request.options.limit,
     };
     (report, driver.request, after)
 }
@@ -255,7 +252,7 @@ impl Driver {
     async fn run(
         &mut self,
         inputs: &mut UnboundedReceiver<Input>,
-        commands: &mut mpsc::Receiver<Command>,
+        asked: &mut Asked,
         cancel: &Cancel,
         ranks: Option<&Ranks>,
     ) {
@@ -277,7 +274,12 @@ impl Driver {
                     self.lose_all(&text);
                 }
                 Some(input) = inputs.recv() => self.handle(input).await,
-                Some(command) = commands.recv() => self.command(command),
+                Some(command) = asked.commands.recv() => self.command(command),
+                () = asked.limit.changed() => {
+                    if let Some(limit) = asked.limit.get() {
+                        self.limit(limit);
+                    }
+                }
                 _ = tick.tick() => {
                     // What came while a plan was made was said in time: nobody is silent for that.
                     while let Ok(input) = inputs.try_recv() {
@@ -364,13 +366,13 @@ impl Driver {
                 }
                 let _ = reply.send(left.map_err(MembersError::Leave));
             }
-            Command::Limit(limit, reply) => {
-                let now = self.now();
-                self.request.options.limit = limit.map(|rate| rate.0);
-                self.coordinator.handle_limit(limit, now);
-                let _ = reply.send(Ok(()));
-            }
         }
+    }
+
+    fn limit(&mut self, limit: Option<ByteRate>) {
+        let now = self.now();
+        self.request.options.limit = limit.map(|rate| rate.0);
+        self.coordinator.handle_limit(limit, now);
     }
 
     /// Nodes that want to join have been reached: each gets its number and opens what it has.

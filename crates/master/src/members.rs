@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use ropewalk_model::ByteRate;
 use ropewalk_proto::coordinator::{Coordinator, JoinError, LeaveError};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::connections::{Connections, Input};
 use crate::reach::reach_all;
@@ -77,8 +77,38 @@ pub struct Members(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     commands: mpsc::Sender<Command>,
+    limit: watch::Sender<Wish>,
     // Until the transfer takes it; dropped with the transfer, which tells callers that it has ended.
-    received: Mutex<Option<mpsc::Receiver<Command>>>,
+    asked: Mutex<Option<Asked>>,
+}
+
+/// The limit that was asked for last, where one was: a state, so that the last one counts whenever the transfer looks.
+type Wish = Option<Option<ByteRate>>;
+
+/// What is asked, as the transfer receives it.
+#[derive(Debug)]
+pub(crate) struct Asked {
+    pub commands: mpsc::Receiver<Command>,
+    pub limit: WishedLimit,
+}
+
+/// The limit that is asked for.
+#[derive(Debug)]
+pub(crate) struct WishedLimit(watch::Receiver<Wish>);
+
+impl WishedLimit {
+    /// The last one, where one was asked for.
+    pub fn get(&mut self) -> Wish {
+        *self.0.borrow_and_update()
+    }
+
+    /// Returns once there is one that [`WishedLimit::get`] has not given.
+    pub async fn changed(&mut self) {
+        // Without a handle there is none that could ask.
+        if self.0.changed().await.is_err() {
+            std::future::pending().await
+        }
+    }
 }
 
 /// Nodes that are to join together.
@@ -103,7 +133,6 @@ pub struct Joined {
 pub(crate) enum Command {
     Join(Joining, oneshot::Sender<Result<Vec<Joined>, MembersError>>),
     Leave(String, oneshot::Sender<Result<(), MembersError>>),
-    Limit(Option<ByteRate>, oneshot::Sender<Result<(), MembersError>>),
 }
 
 impl Default for Members {
@@ -116,9 +145,15 @@ impl Members {
     /// A handle for a transfer that is about to run.
     pub fn new() -> Self {
         let (commands, received) = mpsc::channel(COMMANDS_MAX);
+        let (limit, wish) = watch::channel(None);
+        let asked = Asked {
+            commands: received,
+            limit: WishedLimit(wish),
+        };
         Self(Arc::new(Shared {
             commands,
-            received: Mutex::new(Some(received)),
+            limit,
+            asked: Mutex::new(Some(asked)),
         }))
     }
 
@@ -140,12 +175,14 @@ impl Members {
         self.ask(|reply| Command::Leave(node.to_owned(), reply))
     }
 
-    /// Changes the limit of all receivers together, or removes it. Blocks as [`Members::join`] does.
+    /// Changes the limit of all receivers together, or removes it; at the start of the transfer, if that has not begun. Of several the
+    /// last one counts. Does not block.
     ///
     /// # Errors
     /// When the transfer has ended.
     pub fn limit(&self, limit: Option<ByteRate>) -> Result<(), MembersError> {
-        self.ask(|reply| Command::Limit(limit, reply))
+        let sent = self.0.limit.send(Some(limit));
+        sent.map_err(|_| MembersError::Ended)
     }
 
     fn ask<T>(
@@ -165,13 +202,12 @@ impl Members {
     }
 
     /// The other end; a second transfer with the same handle hears nothing.
-    pub(crate) fn take(&self) -> mpsc::Receiver<Command> {
-        let mut received = self
-            .0
-            .received
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        received.take().unwrap_or_else(|| mpsc::channel(1).1)
+    pub(crate) fn take(&self) -> Asked {
+        let mut asked = self.0.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        asked.take().unwrap_or_else(|| Asked {
+            commands: mpsc::channel(1).1,
+            limit: WishedLimit(watch::channel(None).1),
+        })
     }
 }
 
@@ -382,7 +418,29 @@ fn is_present(node: &ropewalk_proto::coordinator::NodeSummary<'_>) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
+
+    /// Limits that are asked for before the transfer looks are not lost, however many: the last one counts. Each is given once, and none is
+    /// taken after the end.
+    #[tokio::test]
+    async fn the_last_limit_counts() {
+        let members = Members::new();
+        for rate in 1..=3 * COMMANDS_MAX as u64 {
+            members.limit(Some(ByteRate(rate))).unwrap();
+        }
+        members.limit(None).unwrap();
+        let mut asked = members.take();
+        assert_eq!(asked.limit.get(), Some(None));
+        let again = tokio::time::timeout(Duration::ZERO, asked.limit.changed());
+        assert!(again.await.is_err());
+        members.limit(Some(ByteRate(5))).unwrap();
+        asked.limit.changed().await;
+        assert_eq!(asked.limit.get(), Some(Some(ByteRate(5))));
+        drop(asked);
+        assert_eq!(members.limit(None), Err(MembersError::Ended));
+    }
 
     /// Nodes are called as reports show them or as rows write them; what may be two is neither.
     #[test]

@@ -24,14 +24,14 @@ use ropewalk_proto::patience::{Patience, Settings};
 use ropewalk_proto::report::{
     ControlReport, ErrorKind, Event, InterruptionReport, Outcome, Report, SourcesReport,
 };
-use tokio::sync::mpsc::{self, UnboundedSender};
+use tokio::sync::mpsc::UnboundedSender;
 use uuid::Uuid;
 
 use crate::absent;
 use crate::drive::{After, Cancel, Round, drive};
 use crate::expand::Agents;
 use crate::lessons;
-use crate::members::{Command, Members};
+use crate::members::{Asked, Members};
 use crate::reach::{Answers, Failure, Ranks, Reached, reach_each};
 use crate::report;
 use crate::request::{LaneKind, Mapping, NodeRequest, Object, Reach, Request, Sources};
@@ -62,7 +62,7 @@ pub async fn run_with(
     members: Members,
 ) -> Report {
     let (first, began) = (Uuid::now_v7(), Instant::now());
-    let commands = members.take();
+    let asked = members.take();
     // The result must not depend on the order in which hosts were named.
     request.nodes.sort_by(|a, b| a.name.cmp(&b.name));
     let ranks = match prepare(&request).await {
@@ -79,7 +79,7 @@ pub async fn run_with(
         began,
         events,
         cancel,
-        commands,
+        asked,
         ranks: ranks.as_ref(),
         earlier: Earlier::default(),
         patience: Patience::new(Settings {
@@ -199,7 +199,7 @@ struct Transfer<'r> {
     began: Instant,
     events: UnboundedSender<Event>,
     cancel: Cancel,
-    commands: mpsc::Receiver<Command>,
+    asked: Asked,
     ranks: Option<&'r Ranks>,
     patience: Patience,
     // What the nodes had in a round that moved bytes, and which ones were waited for.
@@ -244,7 +244,6 @@ impl Transfer<'_> {
             }
             if !after.nodes.is_empty() {
                 request.nodes = next_nodes(&request.nodes, &after);
-                request.options.limit = after.limit;
             }
             let complete_bytes = leave_out_complete(&mut request, &after);
             match self.wait_for(&after, &mut request, &mut report).await {
@@ -292,6 +291,10 @@ impl Transfer<'_> {
         before: (ControlReport, Duration),
     ) -> Ended {
         let started = Instant::now();
+        // Another one that is asked for from now on is given to the round.
+        if let Some(limit) = self.asked.limit.get() {
+            request.options.limit = limit.map(|rate| rate.0);
+        }
         let name = &self.name;
         let events = self.events.clone();
         let notice = |event: Event| {
@@ -372,7 +375,7 @@ impl Transfer<'_> {
             (links, self.ranks),
             known,
             (self.events.clone(), &self.cancel),
-            &mut self.commands,
+            &mut self.asked,
         )
         .await;
         let (control, asking) = before;

@@ -186,6 +186,8 @@ impl Node {
         now: Instant,
     ) -> Self {
         fetch.set_streams(streams.each());
+        // Before the sinks are made, so that any limit that is received from now on is a later one.
+        fetch.set_limit(control::limit(plan.limit), now);
         let beat = Nanos::from_millis(plan.beat_milliseconds.into());
         Self {
             life: Life::Preparing,

@@ -140,7 +140,7 @@ impl Transfer<'_> {
                 () = &mut too_long => return Waited::NotReached("no answer".into()),
                 () = self.cancel.cancelled() => return Waited::Cancelled,
                 _ = tick.tick() => self.tell(awaiting.event(self.patience.most())),
-                Some(command) = self.commands.recv() => answer(command, awaiting, request),
+                Some(command) = self.asked.commands.recv() => answer(command, awaiting),
             }
         }
     }
@@ -158,16 +158,12 @@ async fn reach_after(
     reach_each(nodes, &options, loopback, None, BTreeMap::new(), notice).await
 }
 
-/// Nothing moves: nodes cannot join or leave, and a limit holds for the next round.
-fn answer(command: Command, awaiting: &Awaiting, request: &mut Request) {
+/// Nothing moves: nodes cannot join or leave.
+fn answer(command: Command, awaiting: &Awaiting) {
     let waiting = || MembersError::Waiting(awaiting.named());
     match command {
         Command::Join(_, reply) => drop(reply.send(Err(waiting()))),
         Command::Leave(_, reply) => drop(reply.send(Err(waiting()))),
-        Command::Limit(limit, reply) => {
-            request.options.limit = limit.map(|rate| rate.0);
-            drop(reply.send(Ok(())));
-        }
     }
 }
 

@@ -79,7 +79,9 @@ impl Coordinator {
         self.deal_limit(now);
         if limit.is_none() {
             for node in self.receivers().collect::<Vec<_>>() {
-                if matches!(self.nodes[node as usize].life(), NodeLife::Working(_)) {
+                // One that is done may be given more.
+                let life = self.nodes[node as usize].life();
+                if matches!(life, NodeLife::Working(_) | NodeLife::Done(_)) {
                     self.send(node, to_agent::Body::Limit(control::Limit { rate: 0 }));
                 }
             }
@@ -138,7 +140,8 @@ mod tests {
 
     use super::super::Action;
     use super::super::tests::{actions, from, node, sent, started_with};
-    use crate::control::{Status, from_agent, to_agent};
+    use super::NodeLife;
+    use crate::control::{Done, Status, from_agent, to_agent};
 
     /// A limit that changes while bytes move is dealt at once, and removing it frees the receivers. The least time counts what each
     /// allowed; after a time without a limit there is none.
@@ -176,6 +179,33 @@ mod tests {
         c.handle_limit(Some(ByteRate(5)), after(4));
         assert_eq!(rates(actions(&mut c)), [5]);
         assert_eq!(c.limited_seconds(100.0), None);
+    }
+
+    /// A receiver that is done may be given more: it learns, too, that there is no limit any more.
+    #[test]
+    fn receivers_that_are_done_are_freed() {
+        let (mut c, _) = started_with(
+            vec![
+                node("a", &[(0, 100)], &[], None),
+                node("b", &[], &[(0, 50)], None),
+                node("c", &[], &[(50, 50)], None),
+            ],
+            Some(10),
+        );
+        let done = from_agent::Body::Done(Done::default());
+        c.handle_message(1, from(done), Instant(20));
+        assert!(matches!(c.nodes[1].life(), NodeLife::Done(_)));
+        actions(&mut c);
+        c.handle_limit(None, Instant(30));
+        let told = actions(&mut c);
+        for node in [1, 2] {
+            let bodies = sent(&told, node);
+            let mut limits = bodies.iter().filter_map(|body| match body {
+                to_agent::Body::Limit(limit) => Some(limit.rate),
+                _ => None,
+            });
+            assert_eq!((limits.next(), limits.next()), (Some(0), None), "{node}");
+        }
     }
 
     /// The shares of a limit never sum to more than the limit, and follow use.

@@ -4,7 +4,7 @@ use ropewalk_model::{CHUNK_LEN, Instant, Nanos, Range};
 
 use super::fetch::Take;
 use super::*;
-use crate::control::{Peer, Run};
+use crate::control::{Peer, Run, to_agent};
 
 const START: Instant = Instant::ZERO;
 const SECOND: Nanos = Nanos::from_secs(1);
@@ -469,4 +469,38 @@ fn only_what_is_settled_is_recorded() {
     let mut bench = Bench::after(&[Prepared, Received, Asked, Synced]);
     bench.node.handle_read_back(Err("differs".into()));
     assert!(bench.node.is_wrong());
+}
+
+/// A limit that changes, or is removed, while the sinks are made is not replaced by that of the plan, which is older.
+#[test]
+fn the_latest_limit_counts() {
+    // Each unit takes a second.
+    for (planned, changed, waits) in [
+        (CHUNK_LEN, None, true),
+        (CHUNK_LEN, Some(0), false),
+        (0, Some(CHUNK_LEN), true),
+    ] {
+        let plan = Plan {
+            limit: planned,
+            runs: vec![run(0), run(1), run(2)],
+            ..plan()
+        };
+        let fetch = Receiving::new(1 << 30, 1, START);
+        let mut node = Node::new(fetch, Streams::new(&Wish::default()), &plan, DUTIES, START);
+        if let Some(rate) = changed {
+            let limit = to_agent::Body::Limit(control::Limit { rate });
+            assert!(node.handle_message(&limit, START, &unit_at).is_none());
+        }
+        // What is not used meanwhile is not saved up.
+        let now = START + SECOND;
+        node.handle_prepared(&plan, now, &unit_at);
+        let waited = loop {
+            match node.fetch_mut().take(LaneId(0), 0, now, &unit_at) {
+                Take::Units(_) => {}
+                Take::Wait(until) => break until.is_some(),
+                Take::Closed => break false,
+            }
+        };
+        assert_eq!(waited, waits, "{planned} {changed:?}");
+    }
 }

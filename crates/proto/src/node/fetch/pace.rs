@@ -33,6 +33,12 @@ impl Pace {
         self.filled_at = now;
     }
 
+    /// Bytes can be asked for from now on: of the time before nothing is saved up.
+    pub fn begin(&mut self, now: Instant) {
+        self.refill(now);
+        self.tokens = self.tokens.min(0.0);
+    }
+
     fn bytes_per_nanosecond(&self) -> f64 {
         self.rate.map_or(0.0, |rate| rate.0 as f64 / 1e9)
     }

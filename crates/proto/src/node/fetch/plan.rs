@@ -43,7 +43,8 @@ impl Receiving {
     pub fn handle_plan(&mut self, plan: &Plan, now: Instant, unit_at: &dyn Fn(u64) -> Range) {
         self.now = now;
         self.watch = Watch::new(now);
-        self.set_limit(control::limit(plan.limit), now);
+        // Not the plan's limit, which a later one may have replaced while sinks were made.
+        self.pace.begin(now);
         self.spares.explore(plan.explore);
         self.unit_len = plan.unit_len();
         self.is_own = plan.commit;

@@ -23,11 +23,10 @@ fn peer(node: u32) -> Peer {
     }
 }
 
-fn plan(peers: &[u32], runs: Vec<Run>, limit: u64) -> Plan {
+fn plan(peers: &[u32], runs: Vec<Run>) -> Plan {
     Plan {
         peers: peers.iter().map(|&n| peer(n)).collect(),
         runs,
-        limit,
         ..Plan::default()
     }
 }
@@ -131,7 +130,6 @@ fn equal_halves_end_near_the_bound() {
                 run(0, length / 2, 0, &[1]),
                 run(length / 2, length / 2, 1, &[0]),
             ],
-            0,
         ),
         START,
         &unit_at,
@@ -158,11 +156,8 @@ fn equal_halves_end_near_the_bound() {
 fn a_limit_is_kept() {
     let length = 50 * CHUNK_LEN;
     let mut receiving = Receiving::new(4 << 20, 4, START);
-    receiving.handle_plan(
-        &plan(&[0], vec![run(0, length, 0, &[])], 10_000_000),
-        START,
-        &unit_at,
-    );
+    receiving.set_limit(Some(ByteRate(10_000_000)), START);
+    receiving.handle_plan(&plan(&[0], vec![run(0, length, 0, &[])]), START, &unit_at);
     let mut network = Network::new(&[1_000_000_000]);
     while let Some((lane, unit)) = network.step(&mut receiving, &[false]) {
         receiving.handle_unit(lane, unit, None, network.now);
@@ -177,7 +172,7 @@ fn a_limit_is_kept() {
 #[test]
 fn orphans_are_asked_for_once() {
     let mut receiving = Receiving::new(4 << 20, 1, START);
-    receiving.handle_plan(&plan(&[0], vec![run(0, 100, 0, &[])], 0), START, &unit_at);
+    receiving.handle_plan(&plan(&[0], vec![run(0, 100, 0, &[])]), START, &unit_at);
     receiving.handle_lane_down(LaneId(0), "gone");
     let needs = |events: Vec<Event>| {
         events
@@ -210,7 +205,7 @@ fn orphans_are_asked_for_once() {
 #[test]
 fn what_was_given_up_may_come_back() {
     let mut receiving = Receiving::new(1 << 20, 1, START);
-    receiving.handle_plan(&plan(&[0], vec![run(0, 100, 0, &[])], 0), START, &unit_at);
+    receiving.handle_plan(&plan(&[0], vec![run(0, 100, 0, &[])]), START, &unit_at);
     receiving.handle_lane_down(LaneId(0), "gone");
     let nobody = Revision {
         unavailable: vec![Stretch {
@@ -241,7 +236,7 @@ fn what_was_given_up_may_come_back() {
 fn one_unreadable_unit_does_not_cost_the_peer() {
     let mut receiving = Receiving::new(4 << 20, 1, START);
     receiving.handle_plan(
-        &plan(&[0], vec![run(0, 3 * CHUNK_LEN, 0, &[])], 0),
+        &plan(&[0], vec![run(0, 3 * CHUNK_LEN, 0, &[])]),
         START,
         &unit_at,
     );
@@ -283,7 +278,8 @@ fn refused_units_take_nothing_from_the_limit() {
     let mut receiving = Receiving::new(4 << 20, 1, START);
     let units = 1000;
     // Each unit takes a second.
-    let plan = plan(&[0], vec![run(0, units * CHUNK_LEN, 0, &[])], CHUNK_LEN);
+    let plan = plan(&[0], vec![run(0, units * CHUNK_LEN, 0, &[])]);
+    receiving.set_limit(Some(ByteRate(CHUNK_LEN)), START);
     receiving.handle_plan(&plan, START, &unit_at);
     let mut refused = 0;
     loop {
@@ -308,7 +304,7 @@ fn one_unreadable_unit_does_not_cost_the_peer_later() {
     let all = 40 * CHUNK_LEN;
     let first = run(0, CHUNK_LEN, 0, &[1]);
     let rest = run(CHUNK_LEN, all - CHUNK_LEN, 1, &[]);
-    receiving.handle_plan(&plan(&[0, 1], vec![first, rest], 0), START, &unit_at);
+    receiving.handle_plan(&plan(&[0, 1], vec![first, rest]), START, &unit_at);
     let Take::Units(units) = receiving.take(LaneId(0), 0, START, &unit_at) else {
         panic!("nothing to take")
     };
@@ -336,7 +332,7 @@ fn one_unreadable_unit_does_not_cost_the_peer_later() {
 #[test]
 fn damage_without_end_is_given_up() {
     let mut receiving = Receiving::new(4 << 20, 1, START);
-    receiving.handle_plan(&plan(&[0], vec![run(0, 100, 0, &[])], 0), START, &unit_at);
+    receiving.handle_plan(&plan(&[0], vec![run(0, 100, 0, &[])]), START, &unit_at);
     for _ in 0..100 {
         let Take::Units(units) = receiving.take(LaneId(0), 0, START, &unit_at) else {
             break;
@@ -385,7 +381,7 @@ fn swarm() {
             start += length + chance.below(3) * 1000;
         }
         let peers: Vec<u32> = (0..lanes as u32).collect();
-        receiving.handle_plan(&plan(&peers, runs, 0), START, &unit_at);
+        receiving.handle_plan(&plan(&peers, runs), START, &unit_at);
         let mut network = Network::new(&speeds);
         let mut dead = vec![false; lanes];
         let mut delivered = RangeSet::new();
@@ -471,7 +467,7 @@ fn spares_are_called_when_needed() {
         let mut receiving = Receiving::new(4 << 20, 1, START);
         let plan = Plan {
             expected: (SECOND * seconds).0,
-            ..plan(&[0, 1], vec![run(0, 100 * MB, 0, &[1])], 0)
+            ..plan(&[0, 1], vec![run(0, 100 * MB, 0, &[1])])
         };
         receiving.handle_plan(&plan, START, &unit_at);
         assert_eq!(calls(&mut receiving), [LaneId(0)]);
@@ -533,11 +529,7 @@ fn windows_are_time() {
     const MB: u64 = 1 << 20;
     let windows = |latency: Nanos, speed: u64| {
         let mut receiving = Receiving::new(64 << 20, 1, START);
-        receiving.handle_plan(
-            &plan(&[0], vec![run(0, 1 << 40, 0, &[])], 0),
-            START,
-            &unit_at,
-        );
+        receiving.handle_plan(&plan(&[0], vec![run(0, 1 << 40, 0, &[])]), START, &unit_at);
         let first = receiving.window(LaneId(0));
         let (mut now, mut last) = (START, first);
         let mut line: VecDeque<(Instant, Range)> = VecDeque::new();
@@ -573,7 +565,7 @@ fn many_streams_have_room() {
     let window = |streams: u32| {
         let mut receiving = Receiving::new(4 << 20, 4, START);
         let runs = vec![run(0, 1 << 30, 0, &[])];
-        receiving.handle_plan(&plan(&[0], runs, 0), START, &unit_at);
+        receiving.handle_plan(&plan(&[0], runs), START, &unit_at);
         receiving.set_streams(streams);
         receiving.window(LaneId(0))
     };
@@ -589,7 +581,7 @@ fn statuses_tell_what_lanes_have_left() {
     const LEN: u64 = 16 * CHUNK_LEN;
     let mut receiving = Receiving::new(4 * CHUNK_LEN, 1, START);
     let runs = vec![run(0, LEN, 1, &[2]), run(LEN, LEN, 2, &[1])];
-    receiving.handle_plan(&plan(&[1, 2], runs, 0), START, &unit_at);
+    receiving.handle_plan(&plan(&[1, 2], runs), START, &unit_at);
     let left = |receiving: &mut Receiving, now| -> Vec<(u32, u64)> {
         let statuses = receiving.pair_statuses(now);
         statuses
@@ -623,7 +615,7 @@ fn what_is_present_is_not_asked_for() {
         Range::new(unit, 2 * unit),
         Range::new(3 * unit + 10, 5 * unit),
     ]));
-    let first = plan(&[0, 1], vec![run(0, 4 * unit, 0, &[1])], 0);
+    let first = plan(&[0, 1], vec![run(0, 4 * unit, 0, &[1])]);
     receiving.handle_plan(&first, START, &unit_at);
     let revision = Revision {
         runs: vec![run(4 * unit, 2 * unit, 1, &[])],
@@ -653,7 +645,7 @@ fn what_is_present_is_not_asked_for() {
 fn a_node_that_has_everything_is_complete() {
     let mut receiving = Receiving::new(1 << 20, 1, START);
     receiving.handle_present(RangeSet::from(Range::new(0, 10 * CHUNK_LEN)));
-    let first = plan(&[0], vec![run(0, 10 * CHUNK_LEN, 0, &[])], 0);
+    let first = plan(&[0], vec![run(0, 10 * CHUNK_LEN, 0, &[])]);
     receiving.handle_plan(&first, START, &unit_at);
     assert!(receiving.is_finished());
     assert_eq!(receiving.poll_event(), Some(Event::Complete));
