@@ -629,3 +629,33 @@ fn differences_are_named() {
     assert!(differences(&from, &to, true, false).contains(&small));
     assert!(!differences(&from, &to, false, false).contains(&small));
 }
+
+/// A file that no source can read is no file of other contents, however it is asked for.
+#[test]
+fn what_the_source_cannot_read_is_named_so() {
+    let (_keep, folder) = folder();
+    let (from, to) = (folder.join("from"), folder.join("to"));
+    std::fs::create_dir(&from).unwrap();
+    for (name, len) in [("a", 10), ("b", 10), ("c", 3 << 20), ("d", 10)] {
+        std::fs::write(from.join(name), bytes(1, len)).unwrap();
+    }
+    copy(&from, &to);
+    overwrite(&to.join("d"), 0, b"rot");
+    let (asked, parts) = Asked::of(&from, Keep::default());
+    for name in ["b", "c"] {
+        std::fs::remove_file(from.join(name)).unwrap();
+    }
+    let comparing = Comparing {
+        contents: Some(&asked),
+        metadata: false,
+    };
+    let found = TreeSink::differences(&to, &parts, comparing, &Filter::default()).unwrap();
+    let found = found.changes.into_iter();
+    let found: Vec<_> = found.map(|change| (change.act, change.path)).collect();
+    let named = [
+        (Act::Unreadable, b"b".to_vec()),
+        (Act::Unreadable, b"c".to_vec()),
+        (Act::Contents, b"d".to_vec()),
+    ];
+    assert_eq!(found, named);
+}

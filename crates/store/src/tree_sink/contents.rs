@@ -170,12 +170,14 @@ struct Compare<'a> {
     open: &'a (dyn Fn(u32) -> Option<File> + Sync),
     visit: Visit<'a>,
     left: Mutex<Comparison>,
+    // Files that no source can read.
+    unread: Mutex<HashSet<u32>>,
     has_failed: AtomicBool,
 }
 
 impl Compare<'_> {
-    /// Compares all. Where the source cannot be asked by several threads fewer do it.
-    fn run(self) -> Result<Comparison, StoreError> {
+    /// Compares all. Where the source cannot be asked by several threads fewer do it. Gives the files, too, that no source can read.
+    fn run(self) -> Result<(Comparison, HashSet<u32>), StoreError> {
         let threads = std::thread::available_parallelism().map_or(1, |count| count.get());
         let (bytes, files) = {
             let left = lock(&self.left);
@@ -205,9 +207,13 @@ impl Compare<'_> {
         Ok(self.end())
     }
 
-    fn end(self) -> Comparison {
+    fn end(self) -> (Comparison, HashSet<u32>) {
         let left = self.left.into_inner();
-        left.unwrap_or_else(PoisonError::into_inner)
+        let unread = self.unread.into_inner();
+        (
+            left.unwrap_or_else(PoisonError::into_inner),
+            unread.unwrap_or_else(PoisonError::into_inner),
+        )
     }
 
     /// * `is_needed`: no other thread does it where this one cannot ask the source.
@@ -251,6 +257,9 @@ impl Compare<'_> {
             let pieces = lock(&self.left).pieces(&chunk);
             let own = here.read(&pieces);
             let theirs = hashes.answer().map_err(failed)?;
+            if theirs.is_none() && chunk.files() == 1 {
+                lock(&self.unread).insert(chunk.object);
+            }
             let same = own.zip(theirs).filter(|((_, own), theirs)| own == theirs);
             if let Some(((read, hash), _)) = same
                 && chunk.files() == 1
@@ -310,7 +319,7 @@ impl Tree {
         let known: Mutex<Vec<(Chunk, [u8; 32])>> = Mutex::default();
         let delta = self.compares.delta;
         let dest = self.dest_folder()?;
-        let left = Compare {
+        let (left, _) = Compare {
             contents,
             open: &|object| self.open_found(dest.as_ref(), object, same.found.get(&object)?),
             visit: &|chunk, _, hash| {
@@ -320,6 +329,7 @@ impl Tree {
                 Ok(())
             },
             left: Mutex::new(Comparison::new(candidates)),
+            unread: Mutex::default(),
             has_failed: AtomicBool::new(false),
         }
         .run()?;
@@ -340,23 +350,24 @@ impl Tree {
         Ok(())
     }
 
-    /// The files that are the same, of these.
+    /// The files that are the same, of these, and those that no source can read.
     pub(super) fn same_of(
         &self,
         layout: &Layout,
         dest: Option<&OwnedFd>,
         found: &BTreeMap<u32, Found>,
         contents: &dyn Contents,
-    ) -> Result<HashSet<u32>, StoreError> {
-        let left = Compare {
+    ) -> Result<(HashSet<u32>, HashSet<u32>), StoreError> {
+        let (left, unread) = Compare {
             contents,
             open: &|object| self.open_found(dest, object, found.get(&object)?),
             visit: &|_, _, _| Ok(()),
             left: Mutex::new(Comparison::new(self.candidates(layout, found))),
+            unread: Mutex::default(),
             has_failed: AtomicBool::new(false),
         }
         .run()?;
-        Ok(left.same_files().collect())
+        Ok((left.same_files().collect(), unread))
     }
 
     /// DEST, where it is a folder.
@@ -471,6 +482,7 @@ impl TreeSink {
                 Ok(())
             },
             left: Mutex::new(Comparison::without(candidates, adopted)),
+            unread: Mutex::default(),
             has_failed: AtomicBool::new(false),
         }
         .run();

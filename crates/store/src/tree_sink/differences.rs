@@ -198,11 +198,12 @@ impl Tree {
         looked: &mut Looked,
         contents: &dyn Contents,
     ) -> Result<(), StoreError> {
-        let same = self.same_of(layout, dest, &looked.alike, contents)?;
+        let (same, unread) = self.same_of(layout, dest, &looked.alike, contents)?;
         for (object, found) in &looked.alike {
             let act = match (same.contains(object), found.differs) {
                 (true, false) => continue,
                 (true, true) => Act::Metadata,
+                (false, _) if unread.contains(object) => Act::Unreadable,
                 (false, _) => match self.open_found(dest, *object, found) {
                     Some(_) => Act::Contents,
                     None => Act::Unreadable,
