@@ -16,7 +16,7 @@ use ropewalk_proto::coordinator;
 use ropewalk_proto::ledger::LaneId;
 use ropewalk_proto::node::fetch::{Receiving, Writer};
 use ropewalk_proto::node::{
-    self, Close, Duties, End, Event, Failure, Node, RETRY_PAUSES, Streams, Waiting, Wish,
+    self, Close, Duties, End, Event, Failure, Life, Node, RETRY_PAUSES, Streams, Waiting, Wish,
 };
 
 use ropewalk_store::{Present, StoreError};
@@ -81,6 +81,8 @@ struct State {
     // A thread follows the links of this host.
     watches_links: bool,
     temporary_told: bool,
+    // Final paths that a thread makes sinks of now, and whether other nodes write them, too.
+    making: Option<Vec<(PathBuf, bool)>>,
 }
 
 impl State {
@@ -101,6 +103,20 @@ fn moves(fetch: Weak<Fetch>) -> Better {
             fetch.move_way(from, to);
         }
     })
+}
+
+/// Longest wait, when the transfer ends, for sinks that are being made. Disks take less; a user who stops a transfer does not wait for
+/// earlier transfers that the sinks wait for. What may be left is named then.
+const MAKING_TIME_MAX: Duration = Duration::from_secs(1);
+
+/// Sinks are being made until this is dropped.
+struct Making<'f>(&'f Fetch);
+
+impl Drop for Making<'_> {
+    fn drop(&mut self) {
+        self.0.state.lock().making = None;
+        self.0.changed.notify_all();
+    }
 }
 
 /// The receiving side of one transfer on one node.
@@ -164,6 +180,7 @@ impl Fetch {
             rails: Vec::new(),
             watches_links: false,
             temporary_told: false,
+            making: None,
         };
         Arc::new_cyclic(|own: &Weak<Self>| Self {
             ways: Arc::new(Ways::new(moves(own.clone()))),
@@ -209,8 +226,17 @@ impl Fetch {
         let Ok(at_work) = self.member.work.clone().try_read_owned() else {
             return self.fail("the agent is about to end".into());
         };
+        let paths = |sink: &OpenSink| {
+            let is_shared = !sink.shared_paths().is_empty();
+            let paths = sink.paths().iter();
+            paths.map(move |path| (path.clone(), is_shared)).collect()
+        };
+        let making: Vec<Vec<_>> = sinks.iter().map(paths).collect();
+        self.state.lock().making = Some(making.concat());
         self.spawn("fetch", move |fetch| {
             let _at_work = at_work;
+            // Until all is made, or removed.
+            let making = Making(&fetch);
             let there = looked.there.all();
             match fetch.prepare(&plan, sinks, looked) {
                 Ok(sinks) => {
@@ -225,6 +251,7 @@ impl Fetch {
                         }
                         return;
                     }
+                    drop(making);
                     let present = sinks.present();
                     if !sinks.is_shared() {
                         fetch.tell_present(&present);
@@ -247,10 +274,35 @@ impl Fetch {
                     if end.discards && end.discards_shared {
                         fetch.remove_unmade();
                     }
+                    drop(making);
                     fetch.fail_by(reason);
                 }
             }
         });
+    }
+
+    /// Waits while files are given their names, which ends with their sink at the latest, and reports it to the master: it may have ordered
+    /// the end when they were complete.
+    pub fn conclude(&self) {
+        let mut state = self.state.lock();
+        let is_naming = |node: &Node| node.life() == Life::Renaming && node.failure().is_none();
+        while is_naming(&state.node) && !self.stopped() {
+            self.changed.wait_for(&mut state, LOOK_EVERY);
+        }
+        let is_renamed = state.node.is_renamed();
+        drop(state);
+        if is_renamed {
+            self.send_done();
+        }
+    }
+
+    /// Waits until sinks that are being made when the transfer ends are made, or removed: what is reported to be left is so then.
+    pub fn await_made(&self) {
+        let until = Instant::now() + MAKING_TIME_MAX;
+        let mut state = self.state.lock();
+        while state.making.is_some() && Instant::now() < until {
+            self.changed.wait_until(&mut state, until);
+        }
     }
 
     /// Reports to the master what is there already.
@@ -493,6 +545,7 @@ impl Fetch {
             error => Failure::Sink(error.to_string()),
         });
         self.state.lock().node.handle_renamed(renamed.clone());
+        self.changed.notify_all();
         renamed.map_err(|failure| failure.text().to_owned())
     }
 

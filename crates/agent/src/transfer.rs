@@ -454,6 +454,9 @@ impl Transfer {
         let mut discard = word.discard;
         let fetch = self.fetch.lock().clone();
         let mut finished = control::Finished::default();
+        if let Some(fetch) = &fetch {
+            fetch.conclude();
+        }
         if let Some(fetch) = fetch.as_ref().filter(|_| !word.interrupted) {
             fetch.keep_more();
         }
@@ -491,6 +494,9 @@ impl Transfer {
             (None, false) => "done".into(),
         };
         self.end(discard, true, &outcome);
+        if let Some(fetch) = &fetch {
+            fetch.await_made();
+        }
         finished.left = fetch.map(|fetch| fetch.left()).unwrap_or_default();
         finished.sent = self.serving.sent();
         finished.best_second = self.serving.best_second();

@@ -271,6 +271,7 @@ impl Coordinator {
             from_agent::Body::Present(present) => self.handle_looked(node, &present),
             from_agent::Body::Listing(listing) => self.handle_listing(node, listing),
             from_agent::Body::Done(done) if is_moving => self.handle_done(node, done, now),
+            from_agent::Body::Done(done) => self.handle_late_done(node, done),
             from_agent::Body::Released(released) if is_moving => {
                 self.handle_released(node, &control::range_set(&released.ranges), now);
             }

@@ -28,28 +28,56 @@ const ENDING_PAUSE: Duration = Duration::from_millis(20);
 /// they leave, and what they give names, need not be sent.
 ///
 /// * `id`: of the transfer, as in its temporary name.
+/// * `is_over`: the transfer that waits has ended itself.
 ///
 /// # Errors
-/// [`StoreError::ParentMissing`], or what the system reported when its folder was opened.
-pub(crate) fn await_endings(dest: &Path, id: &str) -> Result<(), StoreError> {
+/// [`StoreError::StillEnding`] when another transfer has not ended in time: it may still write there. [`StoreError::Ended`] when this one
+/// is over. [`StoreError::ParentMissing`], or what the system reported when its folder was opened.
+pub fn await_endings(dest: &Path, id: &str, is_over: &dyn Fn() -> bool) -> Result<(), StoreError> {
+    await_within(dest, id, is_over, ENDING_WAIT)
+}
+
+/// * `most`: longest wait for other transfers.
+fn await_within(
+    dest: &Path,
+    id: &str,
+    is_over: &dyn Fn() -> bool,
+    most: Duration,
+) -> Result<(), StoreError> {
     let (parent, _, name) = open_parent(dest)?;
     let name = &*name;
     let began = Instant::now();
     let is_awaited = |folder: &OwnedFd, journal: &[u8]| {
-        let most = match is_other_round(journal, name, id) {
-            true if journal::is_written(folder, journal) => ROUND_WAIT,
-            _ if journal::is_ending(folder, journal) => ENDING_WAIT,
-            _ => return false,
+        let is_of_round = is_other_round(journal, name, id) && journal::is_written(folder, journal);
+        let is_awaited = match is_of_round {
+            // It writes the same bytes: what it still has is sent again.
+            true => began.elapsed() < ROUND_WAIT,
+            false => journal::is_ending(folder, journal),
         };
-        is_ours(folder, journal) == Some(true) && began.elapsed() < most
+        is_awaited && is_ours(folder, journal) == Some(true)
     };
-    let is_any = |folder: &OwnedFd| {
-        let mut journals = journals(folder, name).into_iter();
-        journals.any(|journal| is_awaited(folder, &journal))
+    // Whether it is of another transfer.
+    let awaited = |folder: &OwnedFd| {
+        let journals = journals(folder, name).into_iter();
+        let awaited = journals.filter(|journal| is_awaited(folder, journal));
+        let others = awaited.map(|journal| !is_other_round(&journal, name, id));
+        others.max()
     };
     let flags = OFlags::RDONLY | OFlags::DIRECTORY;
-    let dest = || sys::open_beneath(parent.as_fd(), name, flags, Mode::empty());
-    while is_any(&parent) || dest().is_ok_and(|dest| is_any(&dest)) {
+    let inside = || {
+        let opened = sys::open_beneath(parent.as_fd(), name, flags, Mode::empty());
+        opened.ok().and_then(|opened| awaited(&opened))
+    };
+    while let Some(is_other) = awaited(&parent).max(inside()) {
+        if is_over() {
+            return Err(StoreError::Ended);
+        }
+        if is_other && began.elapsed() >= most {
+            return Err(StoreError::StillEnding {
+                path: dest.to_owned(),
+                seconds: most.as_secs(),
+            });
+        }
         std::thread::sleep(ENDING_PAUSE);
     }
     Ok(())
@@ -73,6 +101,11 @@ mod tests {
     use super::*;
     use crate::journal::Journal;
 
+    /// As for a transfer that goes on.
+    fn await_endings(dest: &Path, id: &str) -> Result<(), StoreError> {
+        super::await_endings(dest, id, &|| false)
+    }
+
     /// A transfer that is about to end is waited for, one that is not is not, nor one to another destination.
     #[test]
     fn endings_are_awaited() {
@@ -90,6 +123,12 @@ mod tests {
             let waiting = scope.spawn(|| await_endings(&to, &id));
             std::thread::sleep(ENDING_PAUSE * 3);
             assert!(!waiting.is_finished());
+            // One that is over itself does not wait on, nor does one for which it takes too long: that one makes nothing.
+            let over = super::await_endings(&to, &id, &|| true);
+            assert_eq!(over, Err(StoreError::Ended));
+            let late = await_within(&to, &id, &|| false, Duration::ZERO).unwrap_err();
+            assert!(matches!(late, StoreError::StillEnding { .. }));
+            assert!(late.may_pass() && late.to_string().contains("ropewalk status"));
             drop(journal);
             waiting.join().unwrap().unwrap();
         });

@@ -385,6 +385,16 @@ pub enum StoreError {
         /// Offsets of the data space.
         range: Range,
     },
+    /// Another transfer to the same place has not ended.
+    #[error(
+        "an earlier transfer to {shown} is still ending, for more than {seconds} s: it syncs what it has received and gives files their \
+         names, so nothing was begun; run the command again when `ropewalk status PATH` does not show it any more", shown = shown(path))]
+    StillEnding {
+        /// Where both write.
+        path: PathBuf,
+        /// How long this one has waited.
+        seconds: u64,
+    },
     /// The sink was committed or discarded before.
     #[error("this sink has ended, it was committed or discarded; make a new one")]
     Ended,
@@ -539,6 +549,7 @@ impl StoreError {
             | Self::SpecialFile { path, .. }
             | Self::Exists { path, .. }
             | Self::ParentMissing { path, .. }
+            | Self::StillEnding { path, .. }
             | Self::Incomplete { path, .. }
             | Self::Conflict { path, .. }
             | Self::NoName { path }
@@ -567,6 +578,7 @@ impl StoreError {
             Self::DiskFull { .. }
                 | Self::NoInodes { .. }
                 | Self::Leased { .. }
+                | Self::StillEnding { .. }
                 | Self::Io { .. }
                 | Self::NotCompared { .. }
         )

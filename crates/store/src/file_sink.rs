@@ -138,7 +138,7 @@ impl FileSink {
             if let Some((origins, _)) = resumed {
                 row.sources = Sources::of(&layout, object, origins);
             }
-            await_endings(&row.file.path, id)?;
+            await_endings(&row.file.path, id, &|| false)?;
             if !row.sources.is_empty() {
                 row.progress = Mutex::new(Progress::of(None));
             }

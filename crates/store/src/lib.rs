@@ -43,6 +43,7 @@ mod wildcard;
 
 pub use appended::AppendedFile;
 pub use buffer::{Buffer, BufferError, BufferSink, BufferSource, Buffers};
+pub use endings::await_endings;
 pub use error::{Operation, StoreError};
 pub use file_sink::{FileSink, Origin, SinkFile, check_replaceable};
 pub use filter::{BadPattern, Filter, FilterRule};
@@ -60,7 +61,7 @@ pub use remains::{Remain, RemainState, remains};
 pub use roots::{Access, Roots};
 pub use sink::{Landed, NullSink, Present, Removed, Sink, SinkExtent, Unit, Wrong};
 pub use source::{Extent, FileSource, Identity, Source, identity, open_whole};
-pub use staging::{make_folder, remove_empty_folder, remove_temporary};
+pub use staging::{make_folder, remove_empty_folder, remove_temporary, temporary_paths};
 pub use tree_sink::{
     Act, Adopt, Check, Comparing, Contents, Hashes, KEPT_MIN, KEPT_MIN_FAILED, Part, Preview,
     Previewed, Standing, Stays, TreeSink, Wish,

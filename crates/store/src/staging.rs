@@ -341,6 +341,20 @@ pub fn remove_temporary(path: &Path, id: &str) {
     }
 }
 
+/// Where a transfer may have something under the temporary name of a final one: beside it, and in a folder of that name.
+///
+/// * `path`, `id`: as of [`remove_temporary`].
+#[must_use]
+pub fn temporary_paths(path: &Path, id: &str) -> Vec<PathBuf> {
+    let name = path.file_name().map(OsStr::as_bytes).unwrap_or_default();
+    let Ok(temporary) = temporary_name(name, id) else {
+        return Vec::new();
+    };
+    let folders = [path.parent(), Some(path)].into_iter().flatten();
+    let temporary = OsStr::from_bytes(&temporary);
+    folders.map(|folder| folder.join(temporary)).collect()
+}
+
 /// Makes the last folder of a path; whether it was missing. Its mode is what the user's mask leaves.
 ///
 /// * `path`: resolved (as [`crate::Roots`] returns it). The folder above it must exist.

@@ -263,7 +263,7 @@ impl TreeSink {
         };
         // Of a shared copy the first node has.
         if !matches!(there, There::Known(..)) {
-            await_endings(dest, id)?;
+            await_endings(dest, id, &|| false)?;
         }
         let (mut tree, layout, inside) = Tree::open(dest, parts, id)?;
         (tree.stays, tree.compares) = match there {

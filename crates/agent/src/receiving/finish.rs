@@ -1,5 +1,6 @@
 //! Makes bytes safe while they arrive, and reports when all have.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -55,6 +56,23 @@ fn blast(seen: &Datagrams) -> control::Blast {
         arrivals: Some(gaps(&seen.blast.arrivals)),
         deliveries: Some(gaps(&seen.blast.deliveries)),
     }
+}
+
+/// What is under a temporary name, if anything is.
+///
+/// * `come`: bytes that were received.
+fn leftover(path: &Path, come: u64) -> Option<control::Leftover> {
+    let found = std::fs::symlink_metadata(path).ok()?;
+    // Of a folder: what came is what is in it.
+    let bytes = match found.is_dir() {
+        true => come,
+        false => found.len(),
+    };
+    Some(control::Leftover {
+        path: path.to_string_lossy().into_owned(),
+        bytes,
+        resumable: false,
+    })
 }
 
 fn record(sinks: &SinkSet, settled: &Settled) {
@@ -285,7 +303,7 @@ impl Fetch {
             )
         };
         let Some(sinks) = self.sinks() else {
-            return Vec::new();
+            return self.left_of_making();
         };
         let kept = sinks.kept_partial();
         if committed || !kept.is_empty() {
@@ -296,20 +314,18 @@ impl Fetch {
             });
             return kept.collect();
         }
-        let left = sinks.temporary(LEFT_MAX).into_iter().filter_map(|path| {
-            let found = std::fs::symlink_metadata(&path).ok()?;
-            // Of a folder: what came is what is in it.
-            let bytes = match found.is_dir() {
-                true => come,
-                false => found.len(),
-            };
-            Some(control::Leftover {
-                path: path.to_string_lossy().into_owned(),
-                bytes,
-                resumable: false,
-            })
+        let left = sinks.temporary(LEFT_MAX).into_iter();
+        left.filter_map(|path| leftover(&path, come)).collect()
+    }
+
+    /// The same where the sinks are not made: those that are being made still may leave something.
+    fn left_of_making(&self) -> Vec<control::Leftover> {
+        let making = self.state.lock().making.clone().unwrap_or_default();
+        let paths = making.into_iter().flat_map(|(path, is_shared)| {
+            ropewalk_store::temporary_paths(&path, &self.temporary_id(is_shared))
         });
-        left.collect()
+        let left = paths.filter_map(|path| leftover(&path, 0));
+        left.take(LEFT_MAX).collect()
     }
 
     /// Where files are made under temporary names; reported once.

@@ -143,6 +143,19 @@ impl Fetch {
             let mode = plan.sink_modes.get(at).and_then(|mode| mode.checked_sub(1));
             let shared = !sink.shared_paths().is_empty();
             let id = self.temporary_id(shared);
+            if !shared {
+                // What ends meanwhile makes nothing.
+                let is_over = || self.stopped();
+                for path in sink.paths() {
+                    let awaited = ropewalk_store::await_endings(path, &id, &is_over);
+                    // The sink says what else is wrong with the path, once its folder is made.
+                    if let Err(error @ (StoreError::StillEnding { .. } | StoreError::Ended)) =
+                        awaited
+                    {
+                        return Err(refused(&error));
+                    }
+                }
+            }
             let name = sink.paths().first().and_then(|path| path.file_name());
             let name = name.unwrap_or_default().to_string_lossy().into_owned();
             let (ranges, sink, layout) = match sink {

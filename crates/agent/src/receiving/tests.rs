@@ -96,6 +96,46 @@ fn a_word_that_comes_early_counts() {
     }
 }
 
+/// A transfer that ends while its sinks wait for an earlier one makes nothing any more, and says that nothing is left once that is so.
+#[test]
+fn nothing_is_made_after_the_end() {
+    let (_keep, folder) = folder();
+    let (from, to) = (folder.join("from"), folder.join("to"));
+    std::fs::File::create(&from).unwrap();
+    let parts = [Part::whole(0, Scan::read(&from).unwrap().manifest)];
+    let earlier = TreeSink::update(&to, &parts, &format!("{}-0", "1".repeat(32)), Adopt::All);
+    let earlier = earlier.unwrap();
+    assert!(earlier.note_ending());
+    let before = count(&folder);
+    let (member, _said) = Member::alone();
+    let fetch = Fetch::new(member.clone(), &plan());
+    fetch.start(plan(), vec![files(to, false)], Looked::default());
+    member.end();
+    fetch.stop(true, true);
+    fetch.await_made();
+    assert_eq!(fetch.state.lock().making, None);
+    assert!(fetch.left().is_empty());
+    assert_eq!(count(&folder), before);
+}
+
+/// What is there while sinks are made is named, where the transfer ends before they are.
+#[test]
+fn what_is_being_made_is_named() {
+    let (_keep, folder) = folder();
+    let (member, _said) = Member::alone();
+    let fetch = Fetch::new(member, &plan());
+    let paths = [("own", false), ("shared", true), ("not there yet", false)];
+    let making = paths.map(|(name, shared)| (folder.join(name), shared));
+    fetch.state.lock().making = Some(making.to_vec());
+    for (name, shared) in &paths[..2] {
+        let id = fetch.temporary_id(*shared);
+        std::fs::write(folder.join(format!(".{name}.ropewalk-{id}")), "four").unwrap();
+    }
+    let left = fetch.left();
+    assert_eq!(left.len(), 2, "{left:?}");
+    assert!(left.iter().all(|left| left.bytes == 4 && !left.resumable));
+}
+
 /// A transfer that ends before a plan is taken, or with an error of its own, keeps what an earlier one made safe; where contents are
 /// wrong nothing of them stays.
 #[test]

@@ -235,13 +235,24 @@ impl Coordinator {
         self.check_finished();
     }
 
+    /// Whether all copies are whole and have their names, and nothing failed: the user's word came too late to stop anything.
+    fn is_complete(&self) -> bool {
+        let mut receivers = self.nodes.iter().filter(|node| node.is_receiver());
+        let is_named = |node: &Node| match node.group {
+            Some(group) => self.is_named(group),
+            None => node.is_complete(),
+        };
+        let has_failed = self.ending.failure.is_some();
+        !has_failed && self.receivers().next().is_some() && receivers.all(is_named)
+    }
+
     pub(super) fn check_finished(&mut self) {
         if self.phase != Phase::Finishing
             || !self.is_true_for_all(|n| matches!(n.life(), NodeLife::Closed(_) | NodeLife::Lost))
         {
             return;
         }
-        if self.ending.is_cancelled {
+        if self.ending.is_cancelled && !self.is_complete() {
             return self.end_cancelled();
         }
         self.note_not_listed();

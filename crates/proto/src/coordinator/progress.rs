@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use ropewalk_model::{Instant, Nanos};
 
-use super::life::Event;
+use super::life::{Event, NodeLife};
 use super::phase::Phase;
 use super::{Action, Coordinator};
 use crate::control::{Comparing, Done, Finished, Status};
@@ -115,6 +115,25 @@ impl Coordinator {
             self.balancer.look_by(now + IDLE_LOOK_TIME);
         }
         self.check_done();
+    }
+
+    /// A report that crossed the transfer's end on its way: a copy of its own may be complete, and have its name, all the same.
+    pub(super) fn handle_late_done(&mut self, node: u32, done: Done) {
+        let state = &mut self.nodes[node as usize];
+        let is_closing = matches!(state.life(), NodeLife::Closing(_));
+        let is_whole = done.error.is_empty() && done.missing.is_empty();
+        let is_old = done.revision < state.revision;
+        if !is_closing || state.group.is_some() || !is_whole || is_old {
+            return;
+        }
+        state.delivered = done.delivered;
+        state.checked = done.delivered;
+        state.sent_by_pair = by_sender(done.pairs.iter().map(|p| (p.sender, p.delivered)));
+        let name = self.name(node).to_owned();
+        for text in &done.notes {
+            self.note(format!("{name}: {text}"));
+        }
+        self.nodes[node as usize].done = Some(Box::new(done));
     }
 
     /// A node's final report.

@@ -685,6 +685,46 @@ fn a_cancelled_transfer_ends_when_nothing_is_left() {
     }
 }
 
+/// A user may stop a transfer when its copies are whole and have their names, or while the report of that is on its way: then it is done,
+/// and not said to be cancelled. With one copy that is not whole it is cancelled.
+#[test]
+fn what_was_complete_when_it_was_cancelled_is_done() {
+    let copies = || {
+        vec![
+            node("a", &[(0, 100)], &[], None),
+            node("b", &[], &[(0, 100)], None),
+            node("c", &[], &[(0, 100)], None),
+        ]
+    };
+    for (reports, late, expected) in [
+        (&[1, 2][..], &[][..], Outcome::Done),
+        (&[1], &[2], Outcome::Done),
+        (&[], &[2, 1], Outcome::Done),
+        (&[1], &[], Outcome::Cancelled),
+        (&[], &[2], Outcome::Cancelled),
+    ] {
+        let (mut c, _) = started(copies());
+        for &node in reports {
+            c.handle_message(node, done(100, &[]), Instant(11));
+        }
+        c.handle_cancel();
+        actions(&mut c);
+        for &node in late {
+            c.handle_message(node, done(100, &[]), Instant(12));
+        }
+        let end = finish(&mut c, 3);
+        assert_eq!(outcome(&end), Some(expected), "{reports:?} {late:?}");
+        let complete = c.destinations().iter().filter(|one| one.complete).count();
+        assert_eq!(complete, reports.len() + late.len());
+    }
+    // One that lacks bytes, and one that has failed, are not complete, however late they say so.
+    let (mut c, _) = started(copies());
+    c.handle_message(1, done(100, &[]), Instant(11));
+    c.handle_cancel();
+    c.handle_message(2, done(50, &[(50, 50)]), Instant(12));
+    assert_eq!(outcome(&finish(&mut c, 3)), Some(Outcome::Cancelled));
+}
+
 /// What is remembered is planned with where nothing is declared; it is neither declared nor the interface's.
 #[test]
 fn remembered_speeds_are_hints() {
