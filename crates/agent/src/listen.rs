@@ -139,6 +139,7 @@ impl Agent {
             transfers: Mutex::default(),
             streams: Mutex::default(),
             stages: config.stages,
+            masters: watch::Sender::new(0),
             shutdown: shutdown_seen,
             local_doors: Arc::new(Doors::new(open_files::limit())),
         };

@@ -102,6 +102,11 @@ impl Agent {
 /// Returns when the pipe is closed and transfers that go on without their master have ended.
 async fn outlasted(pipe: &Pipe, shared: Arc<Shared>) {
     pipe.closed().await;
+    transfers_ended(&shared).await;
+}
+
+/// Returns when transfers that go on without their master have ended, or have had their time.
+pub(crate) async fn transfers_ended(shared: &Shared) {
     let ended = async {
         while !shared.transfers.lock().is_empty() {
             tokio::time::sleep(ENDED_LOOK).await;

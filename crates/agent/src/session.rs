@@ -12,6 +12,7 @@ use tokio::sync::{OwnedRwLockReadGuard, mpsc, watch};
 
 use crate::door::Place;
 use crate::incoming::{Caller, Refusal};
+use crate::launched::Connected;
 use crate::meter::Meter;
 use crate::reversed;
 use crate::shared::Shared;
@@ -55,6 +56,7 @@ where
     let reached_as = caller.reached_as.map(|address| address.ip().to_canonical());
     // Its host answers for it, or the connection breaks.
     let heard = watch::Sender::new(());
+    let _connected = Connected::new(&shared.masters);
     converse(stream, reached_as, caller.name, shared, heard).await;
     Ok(())
 }

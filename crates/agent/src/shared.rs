@@ -22,6 +22,8 @@ pub(crate) struct Shared {
     pub transfers: Mutex<HashMap<[u8; 16], Arc<Transfer>>>,
     pub streams: Mutex<HashMap<[u8; 16], Arc<Stream>>>,
     pub stages: Option<StageConfig>,
+    /// Masters that are connected by a port and have proved the token.
+    pub masters: watch::Sender<usize>,
     pub shutdown: watch::Receiver<bool>,
     /// For connections within this host, and for those through the master.
     pub local_doors: Arc<Doors>,

@@ -30,6 +30,8 @@ use crate::{Unusable, Usage, service, token};
 /// Port of a standing agent by default.
 pub(crate) const PORT_DEFAULT: u16 = 7420;
 
+mod launched;
+
 /// Where a standing agent listens by default; IPv6 and IPv4 at once.
 const LISTEN_DEFAULT: &str = "[::]:7420";
 
@@ -88,6 +90,16 @@ pub(crate) struct AgentArgs {
     /// With --one-shot: listen on one of these ports
     #[arg(long, hide = true, requires = "one_shot", value_name = "A-B")]
     ports: Option<Ports>,
+
+    /// With --one-shot: started with others of one launch; the seat in it, or `slurm` for the name of this node
+    #[arg(
+        long,
+        hide = true,
+        requires = "one_shot",
+        conflicts_with = "loopback",
+        value_name = "SEAT"
+    )]
+    launched: Option<String>,
 
     /// End when standard input closes
     #[arg(long, hide = true)]
@@ -181,7 +193,10 @@ pub(crate) fn run(args: &AgentArgs) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     if args.one_shot {
-        return one_shot(args.loopback, args.ports);
+        return match &args.launched {
+            Some(seat) => launched::run(seat, args.ports),
+            None => one_shot(args.loopback, args.ports),
+        };
     }
     standing(args)
 }
@@ -306,8 +321,8 @@ pub(crate) fn resolve(text: &str, option: &str) -> Result<Vec<SocketAddr>> {
     Ok(addresses.collect())
 }
 
-/// Reads secret and roots, says where it listens, and serves until standard input closes.
-fn one_shot(loopback: bool, ports: Option<Ports>) -> Result<ExitCode> {
+/// Reads the secret and the lines that say what may be touched.
+fn read_input() -> Result<([u8; token::TOKEN_LEN], Vec<String>)> {
     let mut input = BufReader::new(Patient {
         input: std::io::stdin(),
         until: Instant::now() + INPUT_TIMEOUT,
@@ -339,22 +354,20 @@ fn one_shot(loopback: bool, ports: Option<Ports>) -> Result<ExitCode> {
     if count > ROOTS_MAX {
         bail!("{count} roots are more than {ROOTS_MAX}; name a common folder");
     }
-    let lines = (0..count).map(|_| line());
+    let lines = (0..count).map(|_| line()).collect::<Result<_>>()?;
+    Ok((secret, lines))
+}
+
+/// Reads secret and roots, says where it listens, and serves until standard input closes.
+fn one_shot(loopback: bool, ports: Option<Ports>) -> Result<ExitCode> {
+    let (secret, lines) = read_input()?;
     let mut served = read_roots(lines)?;
-    drop(input);
     let mut output = std::io::stdout()
         .as_fd()
         .try_clone_to_owned()
         .map(File::from)
         .context("standard output is closed")?;
-    let hosts: &[&str] = match loopback {
-        true => &["127.0.0.1"],
-        false => &["[::]", "0.0.0.0"],
-    };
-    let agent = match ports {
-        Some(ports) => bind_in(ports, hosts, secret, &served)?,
-        None => bind_first(hosts, 0, secret, &served)?,
-    };
+    let agent = bind_one(loopback, ports, secret, &served)?;
     let rank = served.seat.take().map(|seat| take(seat, &mut output));
     let rank = rank.transpose()?;
     // The end of a terminal is no reason to end: the agent sees its input close, and removes what is temporary first.
@@ -381,12 +394,11 @@ fn take(seat: Seat, output: &mut File) -> Result<Rank> {
 }
 
 /// Reads what the agent may touch: a line for each root.
-fn read_roots(lines: impl Iterator<Item = Result<String>>) -> Result<Served> {
+fn read_roots(lines: Vec<String>) -> Result<Served> {
     let mut roots = Vec::new();
     let mut expanded: Vec<Expanded> = Vec::new();
     let mut seat = None;
     for line in lines {
-        let line = line?;
         if let Some(text) = line.strip_prefix("rank ") {
             seat = Some(Seat::listen(text)?);
             continue;
@@ -581,6 +593,23 @@ fn check_found(
     }
 }
 
+/// The agent of one master.
+fn bind_one(
+    loopback: bool,
+    ports: Option<Ports>,
+    secret: [u8; token::TOKEN_LEN],
+    served: &Served,
+) -> Result<Agent> {
+    let hosts: &[&str] = match loopback {
+        true => &["127.0.0.1"],
+        false => &["[::]", "0.0.0.0"],
+    };
+    match ports {
+        Some(ports) => bind_in(ports, hosts, secret, served),
+        None => Ok(bind_first(hosts, 0, secret, served)?),
+    }
+}
+
 /// The agent on a port of the range that is free.
 fn bind_in(
     ports: Ports,
@@ -639,21 +668,15 @@ fn serve(
         mut terminate,
     } = caught;
     runtime.block_on(async {
-        let (closed, mut input_closed) = tokio::sync::oneshot::channel::<()>();
-        if while_stdin {
-            // A thread of its own: a blocked read must not keep the runtime from ending.
-            let watch = move || {
-                let _ = std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink());
-                drop(closed);
-            };
-            std::thread::Builder::new()
-                .name("stdin".into())
-                .spawn(watch)
-                .context("cannot start a thread")?;
-        } else {
-            // Kept for good: this agent does not hang on its input.
-            std::mem::forget(closed);
-        }
+        let mut input_closed = match while_stdin {
+            true => watch_input()?,
+            false => {
+                // Kept for good: this agent does not hang on its input.
+                let (closed, input_closed) = tokio::sync::oneshot::channel();
+                std::mem::forget(closed);
+                input_closed
+            }
+        };
         let asked = async {
             tokio::select! {
                 _ = interrupt.recv() => {}
@@ -669,6 +692,21 @@ fn serve(
     })?;
     runtime.shutdown_background();
     Ok(ExitCode::SUCCESS)
+}
+
+/// Completes when standard input closes.
+fn watch_input() -> Result<tokio::sync::oneshot::Receiver<()>> {
+    let (closed, input_closed) = tokio::sync::oneshot::channel::<()>();
+    // A thread of its own: a blocked read must not keep the runtime from ending.
+    let watch = move || {
+        let _ = std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink());
+        drop(closed);
+    };
+    std::thread::Builder::new()
+        .name("stdin".into())
+        .spawn(watch)
+        .context("cannot start a thread")?;
+    Ok(input_closed)
 }
 
 #[cfg(test)]

@@ -67,7 +67,7 @@ impl ChecksumArgs {
         }
         let is_local = |reach: &&Reach| matches!(reach, Reach::Local);
         let path = std::path::Path::new(file);
-        let is_over_ssh = |reach: &&Reach| matches!(reach, Reach::Ssh(_));
+        let is_over_ssh = |reach: &&Reach| matches!(reach, Reach::Ssh(_) | Reach::Launched(_));
         if path.is_absolute() || hosts.iter().all(is_over_ssh) {
             return Ok(Some(file.as_bytes().to_vec()));
         }

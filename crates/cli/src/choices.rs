@@ -2,7 +2,9 @@
 
 use clap::ValueEnum;
 use clap::builder::PossibleValue;
-use ropewalk_master::request::{Destinations, MonitorKind, Same, Sources, Striping, Verify};
+use ropewalk_master::request::{
+    Destinations, Launcher, MonitorKind, Same, Sources, Striping, Verify,
+};
 
 macro_rules! choices {
     ($(#[$attribute:meta])* $name:ident($of:ident) { $($value:ident: $help:literal),+ $(,)? }) => {
@@ -33,6 +35,14 @@ choices!(
         Replicas: "All hold the same: 'a[1-3]:/iso' is one image on three hosts; refused when paths, sizes or modification \
                    times differ (cp -p, rsync -t and ropewalk keep times)",
         Parts: "Each holds other files: 'a[1-3]:/out' is a result in three pieces; refused when two hold one path",
+    }
+);
+
+choices!(
+    /// What starts agents.
+    LaunchArg(Launcher) {
+        Slurm: "srun, in a job of Slurm: hosts are nodes of the job",
+        Mpi: "The mpirun of Open MPI or MPICH that is in PATH: hosts are what it may start processes on",
     }
 );
 

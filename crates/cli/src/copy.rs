@@ -13,10 +13,11 @@ use ropewalk_master::request::{
 };
 
 use crate::checksums::ChecksumArgs;
-use crate::choices::{DestinationsArg, SourcesArg};
+use crate::choices::{DestinationsArg, LaunchArg, SourcesArg};
 use crate::endpoint::{self, Endpoint, Side};
 use crate::filter::FilterArgs;
 use crate::inputs::{Handed, Inputs};
+use crate::launch::Job;
 use crate::options::{DetachArgs, HabitArgs, MoveArgs, OutputArgs};
 use crate::sources;
 use crate::tree::TreeArgs;
@@ -69,6 +70,20 @@ pub(crate) struct CopyArgs {
     /// How several destinations relate
     #[arg(long, value_name = "HOW", default_value = "copies")]
     destinations: DestinationsArg,
+
+    /// Start the agents of all other hosts with the launcher of a job, not over ssh
+    ///
+    /// All at once, with this program's path or --remote-path. What is secret goes over the launcher's standard input; agents listen
+    /// at ports that the system chooses, or --ports. They end with the command or the job, and the same command in another job goes on
+    #[arg(
+        long,
+        hide_short_help = true,
+        hide_long_help = true,
+        value_name = "HOW",
+        conflicts_with = "detach",
+        help_heading = "Reaching hosts"
+    )]
+    launch: Option<LaunchArg>,
 
     /// What `ropewalk status` and the report call this transfer; `cancel`, `join` and `leave` take it
     #[arg(
@@ -163,6 +178,8 @@ Examples:
       what the path between a and b can carry
   ropewalk copy --lane rapid --rate 1.6Gbit a:/data/set b:/data/set
       UDP at 1.6 Gbit/s at most, slower while b's processor is busy
+  ropewalk copy --launch slurm /data/set 'node[1-4]:/local/set'
+      in a job of Slurm: to four of its nodes, whose agents one srun starts
   ropewalk copy --detach /data/set host:/data/
       hands it over to `ropewalk serve`, which tries again where it fails, also after a reboot
 
@@ -246,6 +263,7 @@ impl CopyArgs {
             archive: self.archive,
             hard_links: self.hard_links,
             filter: self.filter.rules()?,
+            launcher: self.launch.map(|launch| launch.0),
             ..options
         };
         let options = self.checksums.add(options, nodes, self.destinations.0)?;
@@ -265,11 +283,19 @@ impl CopyArgs {
                 let parsed = texts.map(|text| endpoint::parse(OsStr::new(text), side));
                 Ok(parsed.collect::<Result<_, _>>()?)
             };
-        let sources = all(&mut sources.iter(), Side::Source)?;
-        let destinations = all(
+        let job = self.launch.map(|launch| Job::find(launch.0)).transpose()?;
+        let launched = |mut ends: Vec<Vec<Endpoint>>| -> Result<Vec<Vec<Endpoint>>> {
+            if let Some(job) = &job {
+                let mut each = ends.iter_mut().flatten();
+                each.try_for_each(|end| job.take(end))?;
+            }
+            Ok(ends)
+        };
+        let sources = launched(all(&mut sources.iter(), Side::Source)?)?;
+        let destinations = launched(all(
             &mut std::iter::once(destination).chain(&self.also_to),
             Side::Destination,
-        )?;
+        )?)?;
         Ok((sources, destinations.concat()))
     }
 }
@@ -328,12 +354,21 @@ pub(crate) fn nodes_of(
             bail!("{destination} is named twice as a destination; name it once");
         }
         let sinks = vec![object(destination)];
-        // A running agent takes part in a transfer once, so what it has and what it wants are one node.
-        if matches!(destination.reach, Reach::Attached { .. })
+        // An agent that runs, or is one of a launch, takes part in a transfer once, so what it has and what it wants are one node.
+        let is_one = matches!(
+            destination.reach,
+            Reach::Attached { .. } | Reach::Launched(_)
+        );
+        if is_one
             && let Some(known) = nodes
                 .iter_mut()
                 .find(|node| node.reach == destination.reach)
         {
+            if !known.sinks.is_empty() && matches!(known.reach, Reach::Launched(_)) {
+                bail!(
+                    "{destination}: a node of a job takes one copy; make the second by another command"
+                );
+            }
             if !known.sinks.is_empty() {
                 bail!(
                     "{destination}: one agent takes one copy; start a second agent on that host for the second"
@@ -430,8 +465,10 @@ fn name(nodes: &mut [NodeRequest], senders: usize) {
                 Reach::Attached { host, port } => format!("{host}:{port}"),
                 Reach::Local if at < senders => "this host (source)".to_owned(),
                 Reach::Local => "this host (copy)".to_owned(),
-                Reach::Ssh(_) if at < senders => format!("{}-source", node.name),
-                Reach::Ssh(_) => format!("{}-copy", node.name),
+                Reach::Ssh(_) | Reach::Launched(_) if at < senders => {
+                    format!("{}-source", node.name)
+                }
+                Reach::Ssh(_) | Reach::Launched(_) => format!("{}-copy", node.name),
             };
         }
         let count = taken.entry(node.name.clone()).or_default();

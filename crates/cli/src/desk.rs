@@ -155,7 +155,9 @@ pub(crate) fn places(
     let objects = nodes.flat_map(|node| of(node).iter().map(move |object| (node, object)));
     let place = |(node, object): (&NodeRequest, &ObjectRequest)| match node.reach {
         Reach::Local => object.object.to_string(),
-        Reach::Ssh(_) | Reach::Attached { .. } => format!("{}:{}", node.name, object.object),
+        Reach::Ssh(_) | Reach::Launched(_) | Reach::Attached { .. } => {
+            format!("{}:{}", node.name, object.object)
+        }
     };
     objects.map(place).take(PLACES_MAX).collect()
 }

@@ -405,7 +405,7 @@ pub(crate) fn host_of(reach: &Reach) -> &str {
     match reach {
         Reach::Local => "local",
         Reach::Ssh(target) => target.rsplit_once('@').map_or(target, |(_, host)| host),
-        Reach::Attached { host, .. } => host,
+        Reach::Launched(host) | Reach::Attached { host, .. } => host,
     }
 }
 
@@ -413,7 +413,7 @@ pub(crate) fn host_of(reach: &Reach) -> &str {
 pub(crate) fn prefix(reach: &Reach) -> String {
     match reach {
         Reach::Local => String::new(),
-        Reach::Ssh(target) => format!("{target}:"),
+        Reach::Ssh(target) | Reach::Launched(target) => format!("{target}:"),
         Reach::Attached { host, port } if host.contains(':') => format!("[{host}]:{port}:"),
         Reach::Attached { host, port } => format!("{host}:{port}:"),
     }

@@ -15,6 +15,7 @@ mod habits;
 mod help;
 mod inputs;
 mod job;
+mod launch;
 mod members;
 mod metrics;
 #[cfg(test)]

@@ -478,6 +478,8 @@ impl MoveArgs {
             ask: sys::has_terminal(),
             require_all: self.require_all,
             ports: self.ports.map(Ports::range),
+            // Only `copy` starts agents on nodes of a job.
+            launcher: None,
             remote_program: remote_program(self.remote_path.as_ref(), self.no_upload),
             local_program: own_program()?,
             cache: sys::cache_folder(),
@@ -549,7 +551,7 @@ impl MoveArgs {
             for node in nodes.iter_mut() {
                 let with_port = match &node.reach {
                     Reach::Attached { host, port } => format!("{host}:{port}"),
-                    Reach::Local | Reach::Ssh(_) => String::new(),
+                    Reach::Local | Reach::Ssh(_) | Reach::Launched(_) => String::new(),
                 };
                 if node.name == *name || host_of(&node.reach) == name || with_port == *name {
                     (node.up, node.down) = (Some(rate.0), Some(rate.0));

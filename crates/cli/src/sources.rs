@@ -21,7 +21,7 @@ use crate::endpoint::{self, Endpoint};
 fn host(endpoint: &Endpoint) -> (Option<&str>, u16) {
     let port = match endpoint.reach {
         Reach::Attached { port, .. } => port,
-        Reach::Local | Reach::Ssh(_) => 0,
+        Reach::Local | Reach::Ssh(_) | Reach::Launched(_) => 0,
     };
     (endpoint.reach.host(), port)
 }

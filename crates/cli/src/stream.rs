@@ -315,7 +315,7 @@ pub(crate) fn check_hosts(nodes: &[NodeRequest]) -> Result<()> {
 pub(crate) fn name(reaches: &[Reach], at: usize) -> String {
     let of = |reach: &Reach| match reach {
         Reach::Local => "localhost".to_owned(),
-        Reach::Ssh(_) => reach.host().unwrap_or_default().to_owned(),
+        Reach::Ssh(_) | Reach::Launched(_) => reach.host().unwrap_or_default().to_owned(),
         Reach::Attached { host, port } => format!("{host}:{port}"),
     };
     let name = of(&reaches[at]);

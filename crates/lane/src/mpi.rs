@@ -39,7 +39,7 @@ pub mod join;
 pub mod launch;
 mod library;
 
-pub use installation::{Implementation, Installation, find};
+pub use installation::{Implementation, Installation, find, found};
 pub use library::start;
 
 use library::{Library, Request, library};

@@ -234,7 +234,9 @@ impl Driver {
         let path = source.object.to_string();
         match &node.reach {
             Reach::Local => path,
-            Reach::Ssh(_) | Reach::Attached { .. } => format!("{}:{path}", node.name),
+            Reach::Ssh(_) | Reach::Launched(_) | Reach::Attached { .. } => {
+                format!("{}:{path}", node.name)
+            }
         }
     }
 

@@ -402,7 +402,7 @@ fn named<'n>(called: &'n str, nodes: &[(&Reach, &'n str)]) -> &'n str {
                 || called == format!("{host}:{port}")
                 || called == format!("[{host}]:{port}")
         }
-        Reach::Ssh(_) | Reach::Local => false,
+        Reach::Ssh(_) | Reach::Launched(_) | Reach::Local => false,
     };
     let mut meant = nodes.iter().filter(|(reach, _)| is_meant(reach));
     match (meant.next(), meant.next()) {

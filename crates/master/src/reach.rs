@@ -1,9 +1,10 @@
-//! Gets to the agents: attaches to running ones, starts others over ssh or on this host.
+//! Gets to the agents: attaches to running ones, starts others over ssh, on the nodes of a job or on this host.
 //!
 //! A started agent reads a one-use secret and its roots from standard input, never from its command
 //! line or environment, and lives only as long as that pipe.
 
 mod greet;
+mod launch;
 mod ranks;
 mod ssh;
 mod start;
@@ -63,21 +64,32 @@ pub(crate) struct Reached {
 }
 
 /// An agent this process started.
-pub(crate) struct Started {
-    child: Child,
-    pipe: Pipe,
+pub(crate) enum Started {
+    /// A child of its own, or that of ssh.
+    Child {
+        /// It ends with its input.
+        child: Child,
+        /// What its input and output carry.
+        pipe: Pipe,
+    },
+    /// One of those that a launcher has started.
+    Launched(launch::Hold),
 }
 
 impl Started {
     /// Closes the agent's input, which ends it.
-    pub async fn leave(mut self) {
-        self.pipe.close(LAST_WORDS).await;
-        if tokio::time::timeout(LEAVE_TIMEOUT, self.child.wait())
+    pub async fn leave(self) {
+        let (mut child, pipe) = match self {
+            Self::Child { child, pipe } => (child, pipe),
+            Self::Launched(hold) => return hold.leave().await,
+        };
+        pipe.close(LAST_WORDS).await;
+        if tokio::time::timeout(LEAVE_TIMEOUT, child.wait())
             .await
             .is_err()
         {
             // It is still removing temporary files and goes by itself; killing it would leave them.
-            std::mem::forget(self.child);
+            std::mem::forget(child);
         }
     }
 }
@@ -110,6 +122,10 @@ pub(crate) async fn reach_each(
     let unknown = nodes.iter().enumerate();
     let unknown = unknown.filter(|(number, _)| !known.contains_key(number));
     let unknown: Vec<(usize, &NodeRequest)> = unknown.collect();
+    let (mut places, unlaunched) = match launch::start(&unknown, options) {
+        Ok(places) => (places, None),
+        Err(text) => (BTreeMap::new(), Some(text)),
+    };
     let mut next = unknown.into_iter();
     let mut round = Round {
         nodes,
@@ -126,10 +142,20 @@ pub(crate) async fn reach_each(
         {
             let (node, options) = (node.clone(), shared.clone());
             let seat = ranks.map(|ranks| ranks.seat(number));
+            let is_launched = matches!(node.reach, Reach::Launched(_));
+            let (place, unlaunched) = (places.remove(&number), unlaunched.clone());
             tasks.spawn(async move {
-                let answer = match seat {
-                    Some(seat) => reach_rank(&node, &options, loopback, seat).await,
-                    None => reach(&node, &options, loopback, Questions::Never, None).await,
+                let answer = match (place, seat) {
+                    (Some(place), _) => place
+                        .reach(&node)
+                        .await
+                        .map_err(|failure| named(&node.name, failure)),
+                    (None, _) if is_launched && unlaunched.is_some() => {
+                        let text = unlaunched.unwrap_or_default();
+                        Err(named(&node.name, start::failed(text)))
+                    }
+                    (None, Some(seat)) => reach_rank(&node, &options, loopback, seat).await,
+                    (None, None) => reach(&node, &options, loopback, Questions::Never, None).await,
                 };
                 (number, answer)
             });
@@ -324,6 +350,10 @@ async fn reach(
                 requests: None,
                 uploaded: None,
             })
+        }
+        Reach::Launched(_) => {
+            let reached = Box::pin(launch::reach_alone(node, options)).await;
+            reached.map_err(|failure| named(&node.name, failure))
         }
         Reach::Local => {
             let mut words: Vec<OsString> = vec![options.local_program.clone().into()];

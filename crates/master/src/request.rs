@@ -55,6 +55,8 @@ pub enum Reach {
     Local,
     /// Started over ssh; the argument is what ssh takes (`host`, `user@host`).
     Ssh(String),
+    /// Started on a node of a job by [`Options::launcher`]; the argument is the node as the launcher names it.
+    Launched(String),
     /// Already running there; needs [`Options::token`].
     Attached {
         /// Host name or address, without brackets.
@@ -71,7 +73,7 @@ impl Reach {
         match self {
             Self::Local => None,
             Self::Ssh(target) => Some(target.rsplit_once('@').map_or(target, |(_, host)| host)),
-            Self::Attached { host, .. } => Some(host),
+            Self::Launched(host) | Self::Attached { host, .. } => Some(host),
         }
     }
 
@@ -246,7 +248,9 @@ pub struct Options {
     pub require_all: bool,
     /// TCP ports of which started agents listen on one; `None`: the system chooses.
     pub ports: Option<RangeInclusive<u16>>,
-    /// The program on hosts reached over ssh.
+    /// What starts the agents of [`Reach::Launched`].
+    pub launcher: Option<Launcher>,
+    /// The program on hosts reached over ssh, and on nodes of a job; there [`RemoteProgram::Uploaded`] is this one's own path.
     pub remote_program: RemoteProgram,
     /// The program on this host, for local agents (usually the running one).
     pub local_program: PathBuf,
@@ -274,6 +278,26 @@ impl Default for Wait {
         Self {
             most: Some(Duration::ZERO),
             at_start: false,
+        }
+    }
+}
+
+/// What starts agents on all nodes of a job at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Launcher {
+    /// `srun`: one step of the Slurm job that this process is part of.
+    Slurm,
+    /// The `mpirun` of Open MPI or MPICH that is in `PATH`.
+    Mpi,
+}
+
+impl Launcher {
+    /// As options write it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Slurm => "slurm",
+            Self::Mpi => "mpi",
         }
     }
 }
@@ -357,6 +381,7 @@ impl Default for Options {
             ask: false,
             require_all: false,
             ports: None,
+            launcher: None,
             remote_program: RemoteProgram::default(),
             local_program: PathBuf::from("ropewalk"),
             cache: None,

@@ -126,7 +126,7 @@ fn keys(nodes: &[NodeRequest], takes_part: impl Fn(&NodeRequest) -> bool) -> Vec
     }
     let key = |node: &NodeRequest| match &node.reach {
         Reach::Local => "local".to_owned(),
-        Reach::Ssh(host) => host.clone(),
+        Reach::Ssh(host) | Reach::Launched(host) => host.clone(),
         Reach::Attached { host, port } => format!("{host}:{port}"),
     };
     let mut counts: BTreeMap<String, usize> = BTreeMap::new();

@@ -11,6 +11,7 @@ pub mod codes;
 pub mod control;
 pub mod coordinator;
 pub mod handover;
+pub mod launched;
 pub mod ledger;
 pub mod message;
 pub mod node;

@@ -6,6 +6,7 @@ use ropewalk_proto::control::{
     self, FromAgent, Peer, Plan, Present, Run, Stretch, There, ToAgent, from_agent, to_agent,
 };
 use ropewalk_proto::handover;
+use ropewalk_proto::launched::{ADDRESSES_MAX, Announcement, Said, own_lines};
 use ropewalk_proto::message::frame::{self as message_frame, Entry};
 use ropewalk_proto::rapid::{Bitmap, Datagram, FEEDBACK_LEN, Feedback};
 use ropewalk_proto::region::Rule;
@@ -405,6 +406,39 @@ fn questions_to_a_standing_master() {
                 let text = error.to_string();
                 assert!(text.len() < 1024 && !text.chars().any(char::is_control));
             }
+        }
+    });
+}
+
+/// Lines of agents that a launcher has started, and those that are theirs.
+#[test]
+fn lines_of_launched_agents() {
+    let said = [
+        Said::Ready {
+            port: 40_000,
+            addresses: vec!["10.0.0.1".parse().unwrap(), "fd00::1".parse().unwrap()],
+        },
+        Said::Refused {
+            is_final: true,
+            reason: "gone".into(),
+        },
+    ];
+    let seat = || "node1".to_owned();
+    let announcements = said.map(|said| Announcement { seat: seat(), said });
+    let mut corpus: Vec<Vec<u8>> = Vec::new();
+    corpus.extend(announcements.iter().map(|said| said.format().into_bytes()));
+    corpus.push(b"at node1\nat node2\nro 2f61\nat node3\nrw 2f".to_vec());
+    fuzz("lines of launched agents", &corpus, |input| {
+        let text = String::from_utf8_lossy(input);
+        if let Some(read) = Announcement::parse(&text) {
+            if let Said::Ready { port, addresses } = &read.said {
+                assert!(*port > 0 && addresses.len() <= ADDRESSES_MAX);
+            }
+            assert!(read.format().len() <= input.len() * 4 + 64);
+        }
+        let lines: Vec<String> = text.lines().map(str::to_owned).collect();
+        if let Some(own) = own_lines(&lines, "node1") {
+            assert!(own.iter().all(|line| lines.contains(line)));
         }
     });
 }

@@ -245,7 +245,7 @@ impl Transfer {
 fn name(reach: &Reach) -> String {
     match reach {
         Reach::Local => "localhost".into(),
-        Reach::Ssh(target) => target.clone(),
+        Reach::Ssh(target) | Reach::Launched(target) => target.clone(),
         Reach::Attached { host, port } => format!("{host}:{port}"),
     }
 }

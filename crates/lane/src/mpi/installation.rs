@@ -121,6 +121,23 @@ impl Implementation {
     }
 }
 
+/// The MPI whose `mpirun` is in `PATH`, and what that says of itself.
+///
+/// # Errors
+/// [`MpiError::NoMpirun`] and [`MpiError::Unknown`].
+pub fn found() -> Result<(Implementation, String), MpiError> {
+    let version = match output("mpirun", &["--version"]) {
+        Ok(version) => version,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(MpiError::NoMpirun),
+        Err(error) => return Err(MpiError::Unknown(error.to_string())),
+    };
+    let Some(implementation) = Implementation::of(&version) else {
+        let line = version.lines().next().unwrap_or_default();
+        return Err(MpiError::Unknown(line.to_owned()));
+    };
+    Ok((implementation, version))
+}
+
 /// Looks for `mpirun` and the library for its MPI, which is compiled where it is not kept yet.
 ///
 /// * `cache`: a folder of this user for the library; made where it is missing.
@@ -135,15 +152,7 @@ pub fn find(cache: Option<&Path>, scratch: &Path) -> Result<Installation, MpiErr
     if cfg!(target_feature = "crt-static") {
         return Err(MpiError::Static);
     }
-    let version = match output("mpirun", &["--version"]) {
-        Ok(version) => version,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(MpiError::NoMpirun),
-        Err(error) => return Err(MpiError::Unknown(error.to_string())),
-    };
-    let Some(implementation) = Implementation::of(&version) else {
-        let line = version.lines().next().unwrap_or_default();
-        return Err(MpiError::Unknown(line.to_owned()));
-    };
+    let (implementation, version) = found()?;
     let mut reasons = Vec::new();
     for compiler in implementation.compilers() {
         match compiled(implementation, compiler, &version, cache, scratch) {

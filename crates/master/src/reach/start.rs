@@ -91,7 +91,7 @@ pub(super) async fn start(
     }
 }
 
-fn failed(text: String) -> Failure {
+pub(super) fn failed(text: String) -> Failure {
     Failure {
         text,
         is_question: false,
@@ -142,14 +142,14 @@ async fn open_pipe(ready: Ready, child: Child, is_local: bool) -> Result<Reached
             true => Way::Local(pipe.clone(), instance),
             false => Way::Pipe(pipe.clone()),
         },
-        started: Some(Started { child, pipe }),
+        started: Some(Started::Child { child, pipe }),
         requests: Some(requests),
         uploaded: ready.uploaded,
     })
 }
 
 /// What a child says on standard error: kept until its agent is up, then passed on.
-struct Said {
+pub(super) struct Said {
     shared: Arc<Mutex<Kept>>,
     task: tokio::task::JoinHandle<()>,
 }
@@ -161,7 +161,7 @@ struct Kept {
 
 impl Said {
     /// * `at_once`: passed on from the beginning, too: a person needs to see it.
-    fn listen(stderr: Option<ChildStderr>, at_once: bool) -> Self {
+    pub fn listen(stderr: Option<ChildStderr>, at_once: bool) -> Self {
         let kept = Kept {
             text: Vec::new(),
             is_passed_on: at_once,
@@ -190,7 +190,7 @@ impl Said {
     }
 
     /// From now on everything is shown as it comes, after what came before.
-    fn pass_on(self) {
+    pub fn pass_on(self) {
         let mut kept = self.shared.lock();
         if !kept.is_passed_on {
             show(&kept.text);
@@ -198,12 +198,12 @@ impl Said {
         kept.is_passed_on = true;
     }
 
-    fn so_far(&self) -> String {
+    pub fn so_far(&self) -> String {
         String::from_utf8_lossy(&self.shared.lock().text).into_owned()
     }
 
     /// All of it, once the child has ended.
-    async fn all(self) -> String {
+    pub async fn all(self) -> String {
         let _ = tokio::time::timeout(LAST_WORDS, self.task).await;
         let text = self.shared.lock();
         String::from_utf8_lossy(&text.text).into_owned()
