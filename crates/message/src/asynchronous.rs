@@ -195,7 +195,7 @@ pub(crate) struct Wakers {
 }
 
 impl Wakers {
-    fn add(&mut self, waker: &Waker) {
+    pub(crate) fn add(&mut self, waker: &Waker) {
         if !self.waiting.iter().any(|other| other.will_wake(waker)) {
             self.waiting.push(waker.clone());
         }

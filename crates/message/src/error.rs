@@ -66,6 +66,25 @@ pub enum MessageError {
     /// The file of remembered cut-offs cannot be used. The socket can do without.
     #[error("{0}")]
     Remembered(String),
+    /// The peer has given the byte stream up.
+    #[error("the peer has given the byte stream up: {text}")]
+    Reset {
+        /// Its code; see [`ByteStream::reset`](crate::ByteStream::reset).
+        code: u64,
+        /// Why, in its words: text of another host.
+        text: String,
+    },
+    /// The peer reads nothing more of the byte stream.
+    #[error("the peer reads nothing more of this byte stream")]
+    Stopped,
+    /// As many byte streams are open over one socket as there may be.
+    #[error(
+        "{0} byte streams are open over this socket, which is the most; close some, or connect again"
+    )]
+    TooManyStreams(usize),
+    /// What the peer sent is no byte stream.
+    #[error("the peer breaks the rules of byte streams: {0}")]
+    NotByteStreams(String),
     /// The operating system refused something else.
     #[error("{doing} failed: {source}")]
     System {
@@ -77,6 +96,28 @@ pub enum MessageError {
 }
 
 impl MessageError {
+    /// As the standard library's error, for those that know sockets. It holds this one as its inner error.
+    #[must_use]
+    pub fn into_io(self) -> std::io::Error {
+        use std::io::ErrorKind;
+        let kind = match &self {
+            Self::Misuse(_) | Self::NotSealed { .. } | Self::TooLong { .. } => {
+                ErrorKind::InvalidInput
+            }
+            Self::Deadline => ErrorKind::TimedOut,
+            Self::Closed | Self::Cancelled => ErrorKind::NotConnected,
+            Self::Stopped => ErrorKind::BrokenPipe,
+            Self::PeerClosed | Self::Reset { .. } => ErrorKind::ConnectionReset,
+            Self::PeerLost { .. } => ErrorKind::ConnectionAborted,
+            Self::Connect { source, .. }
+            | Self::Listen { source, .. }
+            | Self::System { source, .. } => source.kind(),
+            Self::NotByteStreams(_) => ErrorKind::InvalidData,
+            Self::TooManyStreams(_) | Self::Remembered(_) => ErrorKind::Other,
+        };
+        std::io::Error::new(kind, self)
+    }
+
     /// Whether the same call, or a new socket to the same peer, may succeed.
     #[must_use]
     pub fn is_retryable(&self) -> bool {

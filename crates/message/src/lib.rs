@@ -38,6 +38,7 @@
 
 mod asynchronous;
 mod bell;
+mod byte_stream;
 mod connect;
 mod dial;
 mod error;
@@ -56,6 +57,9 @@ mod threads;
 mod tune;
 
 pub use asynchronous::AsyncMessageSocket;
+pub use byte_stream::{
+    AsyncByteStream, ByteStream, ByteStreamListener, ByteStreams, PolledByteStream,
+};
 pub use error::MessageError;
 pub use listen::Listener;
 pub use options::{CutOff, Method, Mode, Options};

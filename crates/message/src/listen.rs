@@ -54,6 +54,8 @@ struct Desk {
     arrived: Condvar,
     /// Rung while sockets wait.
     announced: Bell,
+    /// Connections that others accepted, with their prefaces; taken at the next turn.
+    given: Mutex<Vec<(TcpStream, [u8; PREFACE_LEN])>>,
     /// The listener itself is still there.
     open: AtomicBool,
     /// Nobody needs the thread any more.
@@ -86,6 +88,23 @@ impl Listener {
     /// [`MessageError::Misuse`] what cannot be meant.
     pub fn bind(addresses: &[SocketAddr], options: &Options) -> Result<Self, MessageError> {
         options.verify(addresses)?;
+        Self::start(addresses, options)
+    }
+
+    /// Listens nowhere: takes the connections that [`give`](Self::give) hands over, of a program that accepts connections of several
+    /// kinds at one port. Needs a token.
+    ///
+    /// # Errors
+    /// [`MessageError::Misuse`] without a token, [`MessageError::System`] where there are no threads or descriptors.
+    pub fn without_addresses(options: &Options) -> Result<Self, MessageError> {
+        if options.token.is_none() {
+            let text = "a listener of connections that others accept needs a token";
+            return Err(MessageError::Misuse(text.to_owned()));
+        }
+        Self::start(&[], options)
+    }
+
+    fn start(addresses: &[SocketAddr], options: &Options) -> Result<Self, MessageError> {
         let system = |doing| move |source| MessageError::System { doing, source };
         let mut listeners = Vec::new();
         for &address in addresses {
@@ -102,6 +121,7 @@ impl Listener {
             waiting: Mutex::default(),
             arrived: Condvar::new(),
             announced: Bell::new()?,
+            given: Mutex::default(),
             open: AtomicBool::new(true),
             over: AtomicBool::new(false),
             bell,
@@ -124,6 +144,16 @@ impl Listener {
     #[must_use]
     pub fn addresses(&self) -> Vec<SocketAddr> {
         self.door.addresses.clone()
+    }
+
+    /// Takes a connection that the program accepted, and whose first bytes, the preface of a link, it has read. Whether it is one of
+    /// a peer with the token is found out as of any other. One too many is closed.
+    pub fn give(&self, connection: TcpStream, preface: [u8; PREFACE_LEN]) {
+        let mut given = self.door.desk.given.lock();
+        if given.len() < UNPROVEN_MAX {
+            given.push((connection, preface));
+            self.door.desk.ring();
+        }
     }
 
     /// Waits for a peer, at most as long as [`Options::deadline`] says.
@@ -184,8 +214,7 @@ impl Drop for Listener {
 impl Drop for Door {
     fn drop(&mut self) {
         self.desk.over.store(true, Ordering::Release);
-        // A full counter has rung already.
-        let _ = rustix::io::write(&self.desk.bell, &1_u64.to_ne_bytes());
+        self.desk.ring();
     }
 }
 
@@ -207,6 +236,33 @@ fn listen(address: SocketAddr) -> io::Result<TcpListener> {
 }
 
 impl Desk {
+    /// Wakes the thread.
+    fn ring(&self) {
+        // A full counter has rung already.
+        let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
+    }
+
+    /// Connections that were given since the last turn.
+    fn take_given(&self, admission: &mut Admission, now: time::Instant) -> Vec<Unproven> {
+        // It may not have rung.
+        let _ = rustix::io::read(&self.bell, &mut [0; 8]);
+        let given = std::mem::take(&mut *self.given.lock()).into_iter();
+        let taken = given.filter_map(|(stream, preface)| {
+            let from = stream.peer_addr().ok()?;
+            stream.set_nonblocking(true).ok()?;
+            stream.set_nodelay(true).ok()?;
+            Some(Unproven {
+                ticket: admission.enter(from.ip().into(), now),
+                stream,
+                bytes: preface,
+                have: PREFACE_LEN,
+                answered: None,
+                until: Instant::now() + PREFACE_TIMEOUT,
+            })
+        });
+        taken.collect()
+    }
+
     fn serve(self: &Arc<Self>, listeners: &[TcpListener]) {
         let mut unproven: Vec<Unproven> = Vec::new();
         let mut admission = Admission::new(UNPROVEN_MAX);
@@ -216,6 +272,8 @@ impl Desk {
             let resting = rest.filter(|&until| Instant::now() < until);
             self.wait(listeners, &unproven, resting);
             rest = resting;
+            let now = time::Instant::after(began.elapsed());
+            unproven.extend(self.take_given(&mut admission, now));
             if rest.is_none() {
                 for listener in listeners {
                     let now = time::Instant::after(began.elapsed());

@@ -7,6 +7,7 @@
 
 pub mod absence;
 pub mod admission;
+pub mod byte_stream;
 pub mod codes;
 pub mod control;
 pub mod coordinator;

@@ -2,6 +2,7 @@
 
 use prost::Message as _;
 use ropewalk_model::Range;
+use ropewalk_proto::byte_stream::{self, frame as bytes_frame};
 use ropewalk_proto::control::{
     self, FromAgent, Peer, Plan, Present, Run, Stretch, There, ToAgent, from_agent, to_agent,
 };
@@ -46,6 +47,37 @@ fn frames() {
             }
             Err(error) => assert!(!error.to_string().is_empty()),
         }
+    });
+}
+
+/// Frames of byte streams, and what a machine makes of any that are well formed: it never panics and holds no more streams
+/// than it may.
+#[test]
+fn frames_of_byte_streams() {
+    use bytes_frame::{DATA_MAX, GREETING_MAX, HEADER_LEN, Header, Kind};
+    let corpus: Vec<Vec<u8>> = [
+        Header::new(Kind::Open, 2, 0).frame(b"host:22"),
+        Header::new(Kind::Data, 2, 1 << 40).frame(&[7; 100]),
+        Header::new(Kind::End, 2, 100).frame(&[]),
+        Header::new(Kind::Credit, 0, 1 << 20).frame(&[]),
+        Header::new(Kind::Stop, 0, 0).frame(&[]),
+        Header::new(Kind::Reset, 0, 300).frame(b"refused"),
+    ]
+    .into();
+    let streams = byte_stream::Streams::new(byte_stream::Side::Listening, 4 << 20);
+    let streams = std::sync::Mutex::new(streams);
+    fuzz("frames of byte streams", &corpus, |bytes| {
+        let Ok(header) = Header::decode(bytes) else {
+            return;
+        };
+        let length = bytes.len() - HEADER_LEN;
+        assert!(length <= DATA_MAX.max(GREETING_MAX));
+        assert_eq!(header.frame(&bytes[HEADER_LEN..]), bytes);
+        let mut streams = streams.lock().unwrap();
+        if let Err(error) = streams.handle(header, length as u64) {
+            assert!(!error.to_string().is_empty());
+        }
+        assert!(streams.count() <= byte_stream::STREAMS_MAX);
     });
 }
 

@@ -110,7 +110,10 @@ impl std::error::Error for Error {
 impl From<MessageError> for Error {
     fn from(error: MessageError) -> Self {
         let sort = match &error {
-            MessageError::PeerClosed => Self::Peer,
+            MessageError::PeerClosed
+            | MessageError::Reset { .. }
+            | MessageError::Stopped
+            | MessageError::NotByteStreams(_) => Self::Peer,
             MessageError::Deadline
             | MessageError::PeerLost { .. }
             | MessageError::Connect { .. } => Self::Network,

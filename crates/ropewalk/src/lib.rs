@@ -10,6 +10,7 @@
 //! | be a stage of `ropewalk stream`: a function of blocks | [`each_block`] |
 //! | send messages over several interfaces | [`MessageListener`], [`MessageSocket`] |
 //! | read and write memory and files of other processes, one-sidedly | [`RegionServer`], [`Region`] |
+//! | read and write bytes over several interfaces, as with a TCP socket | [`ByteStreamListener`], [`ByteStream`], [`ByteStreams`] |
 //!
 //! Every operation fails with one [`Error`], sorted by the party that must act. `examples/` has a program for each.
 //!
@@ -26,6 +27,7 @@
 #![forbid(unsafe_code)]
 
 mod agent;
+mod byte_stream;
 mod error;
 mod handed;
 mod message;
@@ -37,6 +39,7 @@ mod running;
 mod transfer;
 
 pub use agent::{Agent, AgentOptions, new_token, read_token};
+pub use byte_stream::{ByteStream, ByteStreamListener, ByteStreams};
 pub use error::{Error, Fault};
 pub use message::{MessageListener, MessageOptions, MessageSocket};
 pub use plan::plan;

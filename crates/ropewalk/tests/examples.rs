@@ -4,6 +4,8 @@
 mod agent;
 #[path = "../examples/buffers.rs"]
 mod buffers;
+#[path = "../examples/byte_stream.rs"]
+mod byte_stream;
 #[path = "../examples/event_loop.rs"]
 mod event_loop;
 #[path = "../examples/message.rs"]
@@ -29,6 +31,12 @@ fn agent_runs() {
 #[test]
 fn message_runs() {
     message::main().unwrap();
+}
+
+/// A text goes there and back.
+#[test]
+fn byte_stream_runs() {
+    byte_stream::main().unwrap();
 }
 
 /// A plan is printed.

@@ -81,34 +81,68 @@ impl Session {
                 state = self.wait(state, deadline)?;
                 continue;
             };
-            let spread = way.spread;
-            let clear = long_before == 0 || state.sender.is_finished(long_before - 1);
-            if matches!(spread, Spread::Equal | Spread::Balanced) {
-                self.more_work(&mut state);
-            }
-            let rail = match spread {
-                Spread::On(rail) => Some(rail),
-                Spread::Single | Spread::Equal | Spread::Balanced => state.sender.best(),
-            };
-            let link = rail
-                .and_then(|rail| state.links[rail].clone())
-                .filter(|_| clear && length <= inline_max);
-            // A rail that is busy finishes what it does, then its own thread goes on with this.
-            let writer = link
-                .as_ref()
-                .and_then(|link| Some((link, link.writer.try_lock()?)));
-            match writer {
-                Some((link, mut writer)) if writer.is_clear() => {
-                    drop(state);
-                    let result = self.send_up_to(link, &mut writer, until(), message);
-                    drop(writer);
-                    if let Err(error) = result {
-                        self.fail(link, &error);
-                    }
-                }
-                _ => self.more_work(&mut state),
-            }
+            let clear = length <= inline_max && self.is_clear(&state, long_before);
+            self.set_off(state, message, way.spread, clear, until());
             return Ok(message);
+        }
+    }
+
+    /// Whether nothing long is on its way from before.
+    fn is_clear(&self, state: &State, long_before: u64) -> bool {
+        long_before == 0 || state.sender.is_finished(long_before - 1)
+    }
+
+    /// Begins a message that is known to be taken, as [`start_only`](Self::start_only) does.
+    pub(crate) fn start_taken(
+        &self,
+        mut state: Locked<'_>,
+        way: Way,
+        length: u64,
+        source: &Arc<Source>,
+    ) -> Result<Option<u64>, MessageError> {
+        let long_before = state.long_started;
+        let Some(message) = self.try_start(&mut state, way, length, source)? else {
+            return Ok(None);
+        };
+        let clear = length <= INLINE_MAX && self.is_clear(&state, long_before);
+        self.set_off(state, message, way.spread, clear, Some(Instant::now()));
+        Ok(Some(message))
+    }
+
+    /// Has a message sent that was begun: by this thread where the best rail is idle and it is `clear` to go, else by the
+    /// threads of the rails.
+    fn set_off(
+        &self,
+        mut state: Locked<'_>,
+        message: u64,
+        spread: Spread,
+        clear: bool,
+        until: Option<Instant>,
+    ) {
+        if matches!(spread, Spread::Equal | Spread::Balanced) {
+            self.more_work(&mut state);
+        }
+        let rail = match spread {
+            Spread::On(rail) => Some(rail),
+            Spread::Single | Spread::Equal | Spread::Balanced => state.sender.best(),
+        };
+        let link = rail
+            .and_then(|rail| state.links[rail].clone())
+            .filter(|_| clear);
+        // A rail that is busy finishes what it does, then its own thread goes on with this.
+        let writer = link
+            .as_ref()
+            .and_then(|link| Some((link, link.writer.try_lock()?)));
+        match writer {
+            Some((link, mut writer)) if writer.is_clear() => {
+                drop(state);
+                let result = self.send_up_to(link, &mut writer, until, message);
+                drop(writer);
+                if let Err(error) = result {
+                    self.fail(link, &error);
+                }
+            }
+            _ => self.more_work(&mut state),
         }
     }
 

@@ -115,6 +115,18 @@ impl Sender {
         Some(self.first + self.messages.len() as u64 - 1)
     }
 
+    /// Whether so many messages could begin now.
+    #[must_use]
+    pub fn takes(&self, count: usize) -> bool {
+        !self.ended && self.messages.len() + count <= MESSAGES_MAX
+    }
+
+    /// All messages below this number are finished: the peer has them, or they were cancelled.
+    #[must_use]
+    pub fn finished_below(&self) -> u64 {
+        self.first
+    }
+
     /// Announces the end behind the last message; later calls do nothing more.
     pub fn end(&mut self) {
         if std::mem::replace(&mut self.ended, true) {

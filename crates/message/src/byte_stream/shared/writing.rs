@@ -1,0 +1,215 @@
+//! Writing: credit, then a message; the end of what is written.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+use parking_lot::MutexGuard;
+use ropewalk_proto::byte_stream::Sendable;
+use ropewalk_proto::byte_stream::frame::{DATA_MAX, HEADER_LEN, Header, Kind};
+
+use super::{Fault, SPARE, Shared, Slot, State, add};
+use crate::MessageError;
+use crate::byte_stream::inbox::End;
+use crate::memory::Source;
+
+impl Shared {
+    /// How many bytes may be sent now, or why none ever.
+    fn allowed(&self, state: &State, slot: &Slot) -> Result<usize, Fault> {
+        if let Some(fault) = &state.over {
+            return Err(fault.clone());
+        }
+        match state.streams.sendable(slot.number) {
+            Sendable::Bytes(most) => Ok(usize::try_from(most).unwrap_or(usize::MAX)),
+            Sendable::Ended | Sendable::Reset => Err(Fault::GivenUp),
+            Sendable::Stopped => Err(Fault::Stopped),
+        }
+    }
+
+    /// The same for people: a reset that was received says why.
+    fn write_error(&self, slot: &Slot, fault: Fault) -> MessageError {
+        let known = match &slot.inbox.lock().end {
+            Some(End::Failed(received @ Fault::Reset { .. })) => Some(received.clone()),
+            _ => None,
+        };
+        self.error(known.unwrap_or(fault))
+    }
+
+    fn lock_writing<'s>(
+        &self,
+        slot: &'s Slot,
+        until: Option<Instant>,
+    ) -> Result<MutexGuard<'s, ()>, MessageError> {
+        match until {
+            Some(until) => slot
+                .writing
+                .try_lock_until(until)
+                .ok_or(MessageError::Deadline),
+            None => Ok(slot.writing.lock()),
+        }
+    }
+
+    pub fn write(
+        &self,
+        slot: &Slot,
+        bytes: &[u8],
+        until: Option<Instant>,
+    ) -> Result<usize, MessageError> {
+        if bytes.is_empty() {
+            return Ok(0);
+        }
+        let _one = self.lock_writing(slot, until)?;
+        let mut state = self.state.lock();
+        let count = loop {
+            match self.allowed(&state, slot) {
+                Ok(most @ 1..) => break bytes.len().min(most).min(DATA_MAX),
+                Ok(0) => {}
+                Err(fault) => {
+                    drop(state);
+                    return Err(self.write_error(slot, fault));
+                }
+            }
+            match until {
+                Some(until) if slot.writable.wait_until(&mut state, until).timed_out() => {
+                    return Err(MessageError::Deadline);
+                }
+                Some(_) => {}
+                None => slot.writable.wait(&mut state),
+            }
+        };
+        drop(state);
+        let mut frame = frame_of(&bytes[..count]);
+        loop {
+            match self.send(slot, frame, count)? {
+                Sent::Done => return Ok(count),
+                Sent::Full(kept) => frame = kept,
+            }
+            let session = &self.socket.session;
+            drop(session.wait(session.state(), until)?);
+        }
+    }
+
+    /// As [`write`](Self::write), without waiting.
+    pub fn poll_write(
+        &self,
+        slot: &Slot,
+        bytes: &[u8],
+        context: &Context<'_>,
+    ) -> Poll<Result<usize, MessageError>> {
+        if bytes.is_empty() {
+            return Poll::Ready(Ok(0));
+        }
+        let _one = slot.writing.lock();
+        let state = self.state.lock();
+        let count = match self.allowed(&state, slot) {
+            Ok(most @ 1..) => bytes.len().min(most).min(DATA_MAX),
+            Ok(0) => {
+                add(&mut slot.writers.lock(), context.waker());
+                return Poll::Pending;
+            }
+            Err(fault) => {
+                drop(state);
+                return Poll::Ready(Err(self.write_error(slot, fault)));
+            }
+        };
+        drop(state);
+        match self.send(slot, frame_of(&bytes[..count]), count) {
+            Ok(Sent::Done) => Poll::Ready(Ok(count)),
+            Ok(Sent::Full(_)) => self
+                .wait_for_space(context)
+                .map(|looked| looked.map(|()| 0)),
+            Err(error) => Poll::Ready(Err(error)),
+        }
+    }
+
+    /// Has the task woken when messages may begin again; ready for what ended the socket, or when they may already, and then it is woken at once.
+    fn wait_for_space(&self, context: &Context<'_>) -> Poll<Result<(), MessageError>> {
+        let session = &self.socket.session;
+        let mut state = session.state();
+        if let Some(error) = session.verdict(&state) {
+            return Poll::Ready(Err(error));
+        }
+        match state.sender.takes(SPARE) {
+            true => context.waker().wake_by_ref(),
+            false => state.wakers.add(context.waker()),
+        }
+        Poll::Pending
+    }
+
+    /// Sends a frame of `count` bytes, whose header is still to be filled in, if a message can begin now.
+    fn send(&self, slot: &Slot, mut frame: Vec<u8>, count: usize) -> Result<Sent, MessageError> {
+        let session = &self.socket.session;
+        let mut state = self.state.lock();
+        // It may have been given up meanwhile; credit only grows.
+        if let Err(fault) = self.allowed(&state, slot) {
+            drop(state);
+            return Err(self.write_error(slot, fault));
+        }
+        let mut below = session.state();
+        if let Some(error) = session.verdict(&below) {
+            return Err(error);
+        }
+        if !below.sender.takes(SPARE) {
+            return Ok(Sent::Full(frame));
+        }
+        let header = state.streams.send(slot.number, count as u64);
+        frame[..HEADER_LEN].copy_from_slice(&header.encode());
+        let length = frame.len() as u64;
+        let way = self.way(&mut below, length);
+        // In the order of offsets: nobody else sends on the stream, and the message has its number once this returns.
+        drop(state);
+        let source = Arc::new(Source::owned(frame));
+        let message = session.start_taken(below, way, length, &source)?;
+        let message = message.ok_or(MessageError::Closed)?;
+        slot.sent.fetch_max(message + 1, Ordering::Relaxed);
+        Ok(Sent::Done)
+    }
+
+    /// Ends the sending way.
+    pub fn end(&self, slot: &Slot, until: Option<Instant>) -> Result<(), MessageError> {
+        let _one = self.lock_writing(slot, until)?;
+        let mut state = self.state.lock();
+        if let Some(fault) = state.over.clone() {
+            drop(state);
+            return Err(self.write_error(slot, fault));
+        }
+        let header = state.streams.end(slot.number);
+        drop(state);
+        // One that was ended, or that the peer stopped, has nothing to say.
+        if let Some(header) = header {
+            let message = self.begin(header.frame(&[]))?;
+            slot.sent.fetch_max(message + 1, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Waits until the peer's socket has all that was sent for a stream.
+    pub fn wait_delivered(&self, slot: &Slot, until: Option<Instant>) -> Result<(), MessageError> {
+        let session = &self.socket.session;
+        let below = slot.sent.load(Ordering::Relaxed);
+        let mut state = session.state();
+        loop {
+            if state.sender.finished_below() >= below {
+                return Ok(());
+            }
+            if let Some(error) = session.verdict(&state) {
+                return Err(error);
+            }
+            state = session.wait(state, until)?;
+        }
+    }
+}
+
+enum Sent {
+    Done,
+    /// Too many messages are on their way.
+    Full(Vec<u8>),
+}
+
+/// Space for a header, then bytes.
+fn frame_of(bytes: &[u8]) -> Vec<u8> {
+    let mut frame = Header::new(Kind::Data, 0, 0).frame(bytes);
+    frame[..HEADER_LEN].fill(0);
+    frame
+}
