@@ -1,12 +1,10 @@
 //! An agent that a launcher of a job (`srun`, `mpirun`) started, for one master. It listens as a standing agent does, under a
-//! secret that came over its standard input, and ends when that closes, when it is asked to, or when no master is connected.
+//! secret that it read from its standard input, and ends when that closes, when it is asked to, or when no master is connected.
 
 use std::future::Future;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
-
-use tokio::sync::watch;
 
 use crate::piped::transfers_ended;
 use crate::shared::Shared;
@@ -60,22 +58,6 @@ async fn forgotten(shared: Arc<Shared>) {
         }
         // The sender lives as long as the agent.
         let _ = masters.wait_for(|count| *count == 0).await;
-    }
-}
-
-/// A master that is connected, as long as this lives.
-pub(crate) struct Connected(watch::Sender<usize>);
-
-impl Connected {
-    pub fn new(masters: &watch::Sender<usize>) -> Self {
-        masters.send_modify(|count| *count += 1);
-        Self(masters.clone())
-    }
-}
-
-impl Drop for Connected {
-    fn drop(&mut self) {
-        self.0.send_modify(|count| *count -= 1);
     }
 }
 

@@ -32,6 +32,7 @@ mod launched;
 mod listen;
 mod lists;
 mod log;
+mod masters;
 mod member;
 mod meter;
 mod open;

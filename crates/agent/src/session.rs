@@ -12,7 +12,7 @@ use tokio::sync::{OwnedRwLockReadGuard, mpsc, watch};
 
 use crate::door::Place;
 use crate::incoming::{Caller, Refusal};
-use crate::launched::Connected;
+use crate::masters::Connected;
 use crate::meter::Meter;
 use crate::reversed;
 use crate::shared::Shared;

@@ -60,7 +60,7 @@ impl Job {
         };
         if host.contains('@') {
             bail!(
-                "{endpoint}: agents on nodes of a job run as the job's user; leave out what stands before the @"
+                "{endpoint}: agents on nodes of a job run as the job's user; leave out what is before the @"
             );
         }
         if let Some(nodes) = &self.nodes
@@ -126,7 +126,7 @@ mod tests {
             text.contains("node3 is no node of job 42, which has node[1-2],gpu07"),
             "{text}"
         );
-        assert!(refusal("me@node1:/set").contains("leave out what stands before the @"));
+        assert!(refusal("me@node1:/set").contains("leave out what is before the @"));
     }
 
     /// Slurm starts nothing outside a job; mpirun does, and keeps to the job where there is one.

@@ -18,17 +18,19 @@
 //! Left out on purpose: sockets, threads, memory, files and clocks; the crate `region` has them. Nodes do not send each other bytes:
 //! a put to several holders leaves the origin once for each.
 
+mod failure;
 pub mod frame;
 mod map;
 mod origin;
+mod rule;
 mod served;
 mod signals;
 #[cfg(test)]
 mod tests;
 
-pub use map::{HolderId, Map, MapError, Rule, View};
-pub use origin::{
-    Answered, Failure, Kind, OPERATIONS_MAX, Origin, REQUESTS_MAX, Request, Slice, What,
-};
+pub use failure::Failure;
+pub use map::{Map, MapError, REQUESTS_MAX, View};
+pub use origin::{Answered, Kind, OPERATIONS_MAX, Origin, Request, Slice, What};
+pub use rule::{HolderId, Rule};
 pub use served::Served;
 pub use signals::{SIGNALS_MAX, Signals, WAITERS_MAX};

@@ -189,7 +189,7 @@ impl Said {
         Self { shared, task }
     }
 
-    /// From now on everything is shown as it comes, after what came before.
+    /// From now on everything is shown at once, after what was kept before.
     pub fn pass_on(self) {
         let mut kept = self.shared.lock();
         if !kept.is_passed_on {

@@ -30,7 +30,7 @@
 
 use ropewalk_model::Range;
 
-use super::Rule;
+use super::rule::Rule;
 
 /// Version of these messages; both ends have the same.
 pub const VERSION: u32 = 1;

@@ -2,37 +2,15 @@
 
 use ropewalk_model::{Range, RangeSet};
 
-use super::origin::{Failure, REQUESTS_MAX};
+use super::failure::Failure;
+use super::rule::{HolderId, Rule};
 
-/// Position of a node in the list that the origin was given.
-pub type HolderId = usize;
+/// Requests in flight to one node: 16 MiB of pieces fill a path of 10 Gbit/s and 13 ms, and answers to all of them fit the window
+/// that the driver gives its sockets.
+pub const REQUESTS_MAX: usize = 64;
 
 /// Runs of bytes whose gets go to the owner; more become one that has them all.
 const WRITTEN_MAX: usize = 4096;
-
-/// Which nodes a put is sent to. It is stated when the region is made, by all nodes alike.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Rule {
-    /// None: puts are refused.
-    #[default]
-    ReadOnly = 0,
-    /// All nodes that hold the range.
-    All = 1,
-    /// The one node that owns it. Other holders have the bytes from before.
-    Owner = 2,
-}
-
-impl Rule {
-    pub(super) fn from_u8(code: u8) -> Option<Self> {
-        Some(match code {
-            0 => Self::ReadOnly,
-            1 => Self::All,
-            2 => Self::Owner,
-            _ => return None,
-        })
-    }
-}
 
 /// What one node has said about the region; `None` of one that was not reached.
 #[derive(Clone, Debug, PartialEq, Eq)]

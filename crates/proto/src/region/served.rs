@@ -2,8 +2,8 @@
 
 use ropewalk_model::{Range, RangeSet};
 
-use super::Rule;
 use super::frame::{Part, Status};
+use super::rule::Rule;
 
 /// What a target serves of one region.
 #[derive(Clone, Debug, PartialEq, Eq)]
