@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod pingpong;
+mod region;
 mod sim;
 
 use std::path::PathBuf;
@@ -27,6 +28,8 @@ enum Command {
     Multisocket(ropewalk_multisocket::MultisocketArgs),
     /// Measure round trips against message size: plain TCP and message sockets over several interfaces
     Pingpong(pingpong::PingPongArgs),
+    /// Measure one-sided gets from four processes, beside message sockets and MPI
+    Region(region::RegionArgs),
     /// Simulate TCP between two clusters, packet by packet: one run, or a sweep over any parameters
     Sim(Box<sim::SimArgs>),
     /// Make the figures of the papers again, with this machine's numbers beside theirs
@@ -46,6 +49,7 @@ fn main() -> ExitCode {
     match Arguments::parse().command {
         Command::Multisocket(args) => ExitCode::from(ropewalk_multisocket::run(&args)),
         Command::Pingpong(args) => end(pingpong::run(&args)),
+        Command::Region(args) => end(region::run(&args)),
         Command::Sim(args) => {
             sys::end_on_closed_pipe();
             end(sim::run(&args))

@@ -13,7 +13,7 @@ const UPDATE: &str = "ROPEWALK_UPDATE_GOLDEN";
 #[test]
 fn help_is_as_recorded() {
     let place = Place::new();
-    for command in ["", "multisocket", "pingpong", "sim", "reproduce"] {
+    for command in ["", "multisocket", "pingpong", "region", "sim", "reproduce"] {
         let mut run = place.command();
         run.args(command.split_whitespace())
             .arg("--help")

@@ -71,20 +71,6 @@ pub(crate) struct CopyArgs {
     #[arg(long, value_name = "HOW", default_value = "copies")]
     destinations: DestinationsArg,
 
-    /// Start the agents of all other hosts with the launcher of a job, not over ssh
-    ///
-    /// All at once, with this program's path or --remote-path. What is secret goes over the launcher's standard input; agents listen
-    /// at ports that the system chooses, or --ports. They end with the command or the job, and the same command in another job goes on
-    #[arg(
-        long,
-        hide_short_help = true,
-        hide_long_help = true,
-        value_name = "HOW",
-        conflicts_with = "detach",
-        help_heading = "Reaching hosts"
-    )]
-    launch: Option<LaunchArg>,
-
     /// What `ropewalk status` and the report call this transfer; `cancel`, `join` and `leave` take it
     #[arg(
         long,
@@ -100,6 +86,20 @@ pub(crate) struct CopyArgs {
 
     #[command(flatten)]
     pub moving: MoveArgs,
+
+    /// Start the agents of all other hosts with the launcher of a job, not over ssh
+    ///
+    /// All at once, with this program's path or --remote-path. What is secret goes over the launcher's standard input; agents listen
+    /// at ports that the system chooses, or --ports. They end with the command or the job, and the same command in another job goes on
+    #[arg(
+        long,
+        hide_short_help = true,
+        hide_long_help = true,
+        value_name = "HOW",
+        conflicts_with = "detach",
+        help_heading = "Reaching hosts"
+    )]
+    launch: Option<LaunchArg>,
 
     #[command(flatten)]
     pub output: OutputArgs,

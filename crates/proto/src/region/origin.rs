@@ -12,7 +12,7 @@ use ropewalk_model::Range;
 
 use super::failure::Failure;
 use super::frame::{PARTS_MAX, PIECE_MAX, Part, Status};
-use super::map::{Map, REQUESTS_MAX};
+use super::map::Map;
 use super::rule::{HolderId, Rule};
 
 /// Operations of one origin that are not yet taken; a driver waits before it begins more.
