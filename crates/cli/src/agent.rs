@@ -140,9 +140,8 @@ journal gets levels. The same options in a file for --config:
 Exit status: 0 ended when asked, 1 failed, 2 usage.";
 
 /// What a file of options may have, named as on the command line.
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
-#[derive(Default)]
 struct ConfigFile {
     listen: Vec<String>,
     token_file: Option<PathBuf>,
@@ -272,6 +271,14 @@ impl Caught {
             interrupt,
             terminate,
         })
+    }
+}
+
+/// Completes when one of the signals asks the agent to end.
+async fn asked(interrupt: &mut Signal, terminate: &mut Signal) {
+    tokio::select! {
+        _ = interrupt.recv() => {}
+        _ = terminate.recv() => {}
     }
 }
 
@@ -484,12 +491,7 @@ fn serve_pipe(agent: Agent, caught: Caught, output: File) -> Result<ExitCode> {
         mut terminate,
     } = caught;
     runtime.block_on(async {
-        let asked = async {
-            tokio::select! {
-                _ = interrupt.recv() => {}
-                _ = terminate.recv() => {}
-            }
-        };
+        let asked = asked(&mut interrupt, &mut terminate);
         let served = agent.serve_pipe((input, output.into()), reached_as, asked);
         served.await.context("the agent stopped")
     })?;
@@ -679,8 +681,7 @@ fn serve(
         };
         let asked = async {
             tokio::select! {
-                _ = interrupt.recv() => {}
-                _ = terminate.recv() => {}
+                () = asked(&mut interrupt, &mut terminate) => {}
                 _ = &mut input_closed => {}
             }
             service::stopping();

@@ -412,13 +412,15 @@ impl Inner {
         }
     }
 
+    /// A node, and the socket to it, where it was reached.
+    fn reached(&self, holder: HolderId) -> Option<(&Node, &MessageSocket)> {
+        let node = self.nodes.get(holder)?;
+        Some((node, node.socket.as_ref()?))
+    }
+
     /// Reads one message of a node that owes an answer, unless another thread reads it.
     fn read(&self, holder: HolderId, id: u64, until: Instant) {
-        let Some((node, socket)) = self
-            .nodes
-            .get(holder)
-            .and_then(|node| Some((node, node.socket.as_ref()?)))
-        else {
+        let Some((node, socket)) = self.reached(holder) else {
             return;
         };
         let Some(mut message) = node.reading.try_lock() else {
@@ -470,11 +472,7 @@ impl Inner {
 
     /// Looks whether a node that was away works again, or is lost.
     fn look_after(&self, holder: HolderId) {
-        let Some((node, socket)) = self
-            .nodes
-            .get(holder)
-            .and_then(|node| Some((node, node.socket.as_ref()?)))
-        else {
+        let Some((node, socket)) = self.reached(holder) else {
             return;
         };
         let Some(mut message) = node.reading.try_lock() else {

@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result, bail};
 use ropewalk_agent::Agent;
 use ropewalk_proto::launched::{Announcement, Said, own_lines};
 
-use super::{Caught, bind_one, read_input, read_roots, watch_input};
+use super::{Caught, asked, bind_one, read_input, read_roots, watch_input};
 use crate::Unusable;
 use crate::ports::Ports;
 
@@ -88,12 +88,7 @@ fn serve(agent: Agent, caught: Caught) -> Result<ExitCode> {
     runtime.block_on(async {
         let input_closed = watch_input()?;
         let closed = async { drop(input_closed.await) };
-        let asked = async {
-            tokio::select! {
-                _ = interrupt.recv() => {}
-                _ = terminate.recv() => {}
-            }
-        };
+        let asked = asked(&mut interrupt, &mut terminate);
         let served = agent.serve_launched(closed, asked);
         served.await.context("the agent stopped")
     })?;
