@@ -432,7 +432,7 @@ impl MessageSocket {
         let state = self.session.state();
         (0..state.links.len())
             .map(|rail| RailReport {
-                is_up: state.links[rail].is_some(),
+                is_up: (state.links[rail].as_ref()).is_some_and(|link| !link.is_dead()),
                 cause: state.causes[rail].clone(),
                 bytes_sent: state.carried[rail],
                 bytes_received: state.brought[rail],

@@ -138,6 +138,9 @@ pub(crate) fn keep(session: &Arc<Session>, dialer: Option<&Arc<Dialer>>) {
         let links: Vec<Arc<Link>> = state.links.iter().flatten().cloned().collect();
         let mut due = Vec::new();
         if dialer.is_some() {
+            if links.is_empty() {
+                state.health.iter_mut().for_each(|one| one.hurry(now));
+            }
             let health = state.health.iter_mut().enumerate();
             due.extend(health.filter_map(|(rail, health)| health.begin_probe(now).then_some(rail)));
         }

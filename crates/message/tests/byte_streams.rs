@@ -86,6 +86,15 @@ fn serve_echo(stream: ByteStream) {
     stream.close().unwrap();
 }
 
+/// Counts a thread that is over, also one that panics.
+struct Over<'a>(&'a AtomicU64);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
 /// Many streams over one socket, all at once and both ways, keep their bytes apart and in order, while a rail breaks again and again.
 #[test]
 fn many_streams_survive_rails_that_break() {
@@ -104,16 +113,16 @@ fn many_streams_survive_rails_that_break() {
         let (near, done) = (&near, &done);
         for seed in 0..STREAMS {
             scope.spawn(move || {
+                let _over = Over(done);
                 let stream = patient(near.open(b"echo").unwrap());
-                echo(&stream, seed, 300_000 * seed + seed);
-                done.fetch_add(1, Ordering::Relaxed);
+                echo(&stream, seed, 1_000_000 * seed + seed);
             });
         }
         let mut broken = 0;
         while done.load(Ordering::Relaxed) < STREAMS as u64 {
             near.break_rail(broken % 2);
             broken += 1;
-            // Until it is back, so that something moves meanwhile.
+            // Until it is back: the other one works meanwhile.
             let begun = Instant::now();
             while near.rails().iter().any(|rail| !rail.is_up)
                 && begun.elapsed() < PATIENCE

@@ -32,6 +32,8 @@ const RETRANSMITS: u8 = 2;
 const PAUSE_TIME_MIN: Nanos = Nanos::from_millis(100);
 /// Longest pause: a rail that flaps is tried twelve times a minute, and within the time a peer may be without any.
 const PAUSE_TIME_MAX: Nanos = Nanos::from_secs(5);
+/// Longest pause while no other rail works either.
+const PAUSE_TIME_ALONE: Nanos = Nanos::from_secs(1);
 /// A rail that stayed up so long does not flap.
 const STEADY_TIME: Nanos = Nanos::from_secs(10);
 
@@ -194,6 +196,13 @@ impl RailHealth {
         }
     }
 
+    /// No rail works: this one is tried within a second, however long its pause is.
+    pub fn hurry(&mut self, now: Instant) {
+        if let State::Down { until, .. } = &mut self.state {
+            *until = (*until).min(now + PAUSE_TIME_ALONE);
+        }
+    }
+
     /// Whether the rail has a working link.
     #[must_use]
     pub fn is_up(&self) -> bool {
@@ -287,6 +296,25 @@ mod tests {
         health.failed(now);
         assert!(!health.begin_probe(now + MS * 99));
         assert!(health.begin_probe(now + MS * 100), "it was steady before");
+    }
+
+    /// A rail that flaps is tried sooner while there is no other.
+    #[test]
+    fn a_rail_that_is_alone_is_hurried() {
+        let mut health = RailHealth::default();
+        let mut now = Instant::ZERO;
+        for _ in 0..9 {
+            health.connected(now);
+            health.failed(now);
+            now += PAUSE_TIME_MAX;
+            assert!(health.begin_probe(now));
+        }
+        health.failed(now);
+        assert_eq!(health.due_at(), Some(now + PAUSE_TIME_MAX));
+        health.hurry(now);
+        assert_eq!(health.due_at(), Some(now + PAUSE_TIME_ALONE));
+        health.hurry(now + MS);
+        assert_eq!(health.due_at(), Some(now + PAUSE_TIME_ALONE), "not put off");
     }
 
     /// What was due only lately is no silence yet.
