@@ -37,6 +37,9 @@ pub type RailId = usize;
 /// Rails of one socket at most; each has two threads at either end.
 pub const RAILS_MAX: usize = 64;
 
+/// Shortest fragment of a message that is cut finer than into one part for each rail: bounds the status vector. Shorter ones are refused.
+const FRAGMENT_MIN: u32 = 4 << 10;
+
 /// Messages that a sender may have on their way at once: bounds its status vectors where messages are tiny.
 pub const MESSAGES_MAX: usize = 1024;
 

@@ -5,16 +5,13 @@ use std::collections::VecDeque;
 use ropewalk_model::{Range, RangeSet};
 
 use super::frame::{DISCARD, ENTRIES_MAX, Entry, FRAGMENT_MAX, Header, Kind, WHOLE, fragments};
-use super::{MESSAGE_COST, MESSAGE_MAX, RAILS_MAX, RailId};
+use super::{FRAGMENT_MIN, MESSAGE_COST, MESSAGE_MAX, RAILS_MAX, RailId};
 
 /// Credit is announced when it grew by this part of the window.
 const CREDIT_PART: u64 = 4;
 
 /// Longest message that only measures and may be longer than the window: bounds the status vector.
 const DISCARD_MAX: u64 = 1 << 20;
-
-/// Shortest fragment of a message that is cut finer than into one part for each rail: bounds the status vector.
-const FRAGMENT_MIN: u32 = 4 << 10;
 
 /// What to do with a fragment that begins to arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -346,6 +346,15 @@ fn faster_rails_take_more() {
     assert!(equal > 5000, "{equal} ms");
 }
 
+/// Messages over slow rails are cut into fragments that the receiver takes, whatever their length is.
+#[test]
+fn slow_rails_carry_long_messages() {
+    for length in (262_000..302_000).step_by(997) {
+        let (_, carried) = run_timed(&[1000, 1100], length, Spread::Balanced, None);
+        assert!(carried.iter().sum::<u64>() >= length);
+    }
+}
+
 /// What is in transit on a rail that stalls near the end is sent again on the other.
 #[test]
 fn a_stalled_rail_does_not_hold_the_end() {

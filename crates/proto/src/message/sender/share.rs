@@ -5,14 +5,14 @@ use ropewalk_model::Instant;
 
 use super::rail::Rail;
 use super::{Outgoing, Sender};
-use crate::message::RailId;
+use crate::message::{FRAGMENT_MIN, RailId};
 
 /// Fragments that each rail finds in a long balanced message: the last one of a rail is then at most
 /// an eighth of its part.
 const PIECES_PER_RAIL: u64 = 8;
 
-/// Shortest balanced fragment: a header and a system call cost about as much as the bytes of a page.
-const BALANCED_MIN: u64 = 4 << 10;
+/// Shortest balanced fragment, unless there is one for each rail: a header and a system call cost about as much as the bytes of a page.
+const BALANCED_MIN: u64 = FRAGMENT_MIN as u64;
 
 /// Longest balanced fragment: 21 ms on a rail of 100 Mbit/s, and long enough for one call to the kernel
 /// to cost nothing beside its copy.
@@ -65,7 +65,8 @@ impl Sender {
             .min(most)
             .clamp(BALANCED_MIN, BALANCED_MAX);
         // As many for each rail, so that equal rails end together.
-        part.div_ceil(part.div_ceil(longest).max(1))
+        let equal = part.div_ceil(part.div_ceil(longest).max(1));
+        equal.max(BALANCED_MIN.min(part))
     }
 
     /// The speeds of rails that are up; `None` while one is unknown.
