@@ -112,6 +112,22 @@ typedef struct ropewalk_request ropewalk_request;
 typedef struct ropewalk_socket ropewalk_socket;
 
 /*
+ Bytes in order, both ways, over one or more interfaces; each way ends by itself. Any number of threads use one; bytes of two calls do not mix
+ within 256 KiB.
+ */
+typedef struct ropewalk_stream ropewalk_stream;
+
+/*
+ Waits for byte streams on one or more addresses, from any number of peers.
+ */
+typedef struct ropewalk_stream_listener ropewalk_stream_listener;
+
+/*
+ One connection to a listener over one or more interfaces, for any number of byte streams.
+ */
+typedef struct ropewalk_streams ropewalk_streams;
+
+/*
  A transfer: of rows, or a copy between places. It can be continued.
  */
 typedef struct ropewalk_transfer ropewalk_transfer;
@@ -648,6 +664,196 @@ enum ropewalk_result ropewalk_socket_receive(const struct ropewalk_socket *socke
  As ropewalk_socket_descriptor; error is NULL or a place for a pointer.
  */
 enum ropewalk_result ropewalk_socket_finish(const struct ropewalk_socket *socket, struct ropewalk_error **error);
+
+/*
+ Listens on every address; port 0 lets the system choose one.
+
+ * token_file: the file with the secret of both ends, with which bytes are sealed; NULL only between addresses of this host.
+ * listener: where the listener is put.
+
+ The caller ensures:
+ As ropewalk_listener_new.
+ */
+enum ropewalk_result ropewalk_stream_listener_new(const char *const *addresses,
+                                                  size_t count,
+                                                  const char *token_file,
+                                                  struct ropewalk_stream_listener **listener,
+                                                  struct ropewalk_error **error);
+
+/*
+ Releases a listener; streams that it has accepted stay. NULL is permitted.
+
+ The caller ensures:
+ listener is NULL or was returned by ropewalk_stream_listener_new; it is not used afterwards.
+ */
+void ropewalk_stream_listener_free(struct ropewalk_stream_listener *listener);
+
+/*
+ The address of this number that is listened on, with its port; NULL where there are fewer. To be released with
+ ropewalk_string_free.
+
+ The caller ensures:
+ listener is NULL or was returned by ropewalk_stream_listener_new and is not released.
+ */
+char *ropewalk_stream_listener_address(const struct ropewalk_stream_listener *listener, size_t number);
+
+/*
+ A descriptor for poll: readable when a stream can be accepted, and until accepting has returned ROPEWALK_UNDER_WAY. It belongs to the listener;
+ -1 for NULL.
+
+ The caller ensures:
+ As ropewalk_stream_listener_address.
+ */
+int ropewalk_stream_listener_descriptor(const struct ropewalk_stream_listener *listener);
+
+/*
+ Waits for a stream, at most so many milliseconds; a negative number for no bound. ROPEWALK_UNDER_WAY: none was there.
+
+ The caller ensures:
+ As ropewalk_stream_listener_address; stream is NULL or a place for a pointer; error is NULL or a place for a pointer.
+ */
+enum ropewalk_result ropewalk_stream_listener_accept(const struct ropewalk_stream_listener *listener,
+                                                     int milliseconds,
+                                                     struct ropewalk_stream **stream,
+                                                     struct ropewalk_error **error);
+
+/*
+ Connects to a listener with one stream, over one interface for each of its addresses. Waits until a connection works.
+
+ The caller ensures:
+ As ropewalk_stream_listener_new; stream is NULL or a place for a pointer.
+ */
+enum ropewalk_result ropewalk_stream_connect(const char *const *addresses,
+                                             size_t count,
+                                             const char *token_file,
+                                             struct ropewalk_stream **stream,
+                                             struct ropewalk_error **error);
+
+/*
+ Connects to a listener for any number of streams, which share the connection. Waits until one works.
+
+ The caller ensures:
+ As ropewalk_stream_listener_new; streams is NULL or a place for a pointer.
+ */
+enum ropewalk_result ropewalk_streams_connect(const char *const *addresses,
+                                              size_t count,
+                                              const char *token_file,
+                                              struct ropewalk_streams **streams,
+                                              struct ropewalk_error **error);
+
+/*
+ Opens a stream, one of at most 1024. Does not wait for the acceptor, which has the greeting before anything else.
+
+ * greeting: what the stream is for, size bytes, at most 1024.
+
+ The caller ensures:
+ streams is NULL or was returned by ropewalk_streams_connect and is not released; greeting points to size bytes; stream is NULL or a place
+ for a pointer; error is NULL or a place for a pointer.
+ */
+enum ropewalk_result ropewalk_streams_open(const struct ropewalk_streams *streams,
+                                           const void *greeting,
+                                           size_t size,
+                                           struct ropewalk_stream **stream,
+                                           struct ropewalk_error **error);
+
+/*
+ Releases a connection: no more streams are opened, those that are open stay. NULL is permitted.
+
+ The caller ensures:
+ streams is NULL or was returned by ropewalk_streams_connect; it is not used afterwards.
+ */
+void ropewalk_streams_free(struct ropewalk_streams *streams);
+
+/*
+ Closes a stream and releases it, as close does: what was written is still delivered while the process lives
+ (else ropewalk_stream_finish first), and the peer reads to the end; what it writes fails. NULL is permitted.
+
+ The caller ensures:
+ stream is NULL or was returned by a call of this library; it is not used afterwards.
+ */
+void ropewalk_stream_free(struct ropewalk_stream *stream);
+
+/*
+ A descriptor for poll, readable and writable as that of a socket. Calls with 0 milliseconds that return ROPEWALK_UNDER_WAY make it quiet until there
+ is news. Nothing can be read from it or written to it. It belongs to the stream; -1 for NULL.
+
+ The caller ensures:
+ stream is NULL or was returned by a call of this library and is not released.
+ */
+int ropewalk_stream_descriptor(const struct ropewalk_stream *stream);
+
+/*
+ What the end that opened the stream says it is for. It lasts as long as the stream; NULL for NULL.
+
+ * size: where the number of its bytes is put.
+
+ The caller ensures:
+ As ropewalk_stream_descriptor; size is NULL or a place for a number.
+ */
+const void *ropewalk_stream_greeting(const struct ropewalk_stream *stream, size_t *size);
+
+/*
+ Reads what is there, at least one byte, and waits for it at most so many milliseconds: 0 for event loops, a negative number for no bound.
+ ROPEWALK_UNDER_WAY: nothing is there. ROPEWALK_END: the peer has ended its way, and all of it was read.
+
+ * count: where the number of bytes is put that were read; 0 unless the result is ROPEWALK_OK.
+
+ The caller ensures:
+ As ropewalk_stream_descriptor; space points to size bytes; count is NULL or a place for a number; error is NULL or a place for a pointer.
+ */
+enum ropewalk_result ropewalk_stream_read(const struct ropewalk_stream *stream,
+                                          void *space,
+                                          size_t size,
+                                          int milliseconds,
+                                          size_t *count,
+                                          struct ropewalk_error **error);
+
+/*
+ Writes all bytes, and waits at most so many milliseconds while the peer has too much to read: 0 for event loops, a negative number for no bound.
+ ROPEWALK_OK: all are on their way. ROPEWALK_UNDER_WAY: only the first count are. The memory is the caller's again.
+
+ * count: where the number of bytes is put that were written, also when the call failed.
+
+ The caller ensures:
+ As ropewalk_stream_descriptor; bytes points to size bytes; count is NULL or a place for a number; error is NULL or a place for a pointer.
+ */
+enum ropewalk_result ropewalk_stream_write(const struct ropewalk_stream *stream,
+                                           const void *bytes,
+                                           size_t size,
+                                           int milliseconds,
+                                           size_t *count,
+                                           struct ropewalk_error **error);
+
+/*
+ Ends writing, as shutdown with SHUT_WR does: the peer reads to the end. Reading goes on. Further calls do nothing.
+
+ The caller ensures:
+ As ropewalk_stream_descriptor; error is NULL or a place for a pointer.
+ */
+enum ropewalk_result ropewalk_stream_shutdown(const struct ropewalk_stream *stream, struct ropewalk_error **error);
+
+/*
+ Ends writing, and waits at most so many milliseconds until the peer's host has all that was written; a negative number for no bound.
+ ROPEWALK_UNDER_WAY: it does not have it yet. Reading goes on. For programs that are about to exit: what is on its way is lost with them.
+
+ The caller ensures:
+ As ropewalk_stream_descriptor; error is NULL or a place for a pointer.
+ */
+enum ropewalk_result ropewalk_stream_finish(const struct ropewalk_stream *stream,
+                                            int milliseconds,
+                                            struct ropewalk_error **error);
+
+/*
+ Gives a stream up, both ways: what is on its way is thrown away, and the peer's calls fail with this text. The stream is still to be released.
+
+ * text: why, in UTF-8, cut after 512 bytes; NULL for none.
+
+ The caller ensures:
+ As ropewalk_stream_descriptor; text is NULL or ends with a zero byte; error is NULL or a place for a pointer.
+ */
+enum ropewalk_result ropewalk_stream_reset(const struct ropewalk_stream *stream,
+                                           const char *text,
+                                           struct ropewalk_error **error);
 
 /*
  Listens for origins on every address, which are the interfaces of each connection; port 0 lets the system choose one.

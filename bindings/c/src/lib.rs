@@ -13,6 +13,7 @@ mod error;
 mod message;
 mod region;
 mod sigpipe;
+mod stream;
 mod transfer;
 
 pub use agent::*;
@@ -20,4 +21,5 @@ pub use cep::*;
 pub use error::*;
 pub use message::*;
 pub use region::*;
+pub use stream::*;
 pub use transfer::*;

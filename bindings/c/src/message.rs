@@ -46,7 +46,7 @@ pub(crate) unsafe fn arguments(
 }
 
 /// As a bound on a wait; `None` for no bound.
-fn bound(milliseconds: c_int) -> Option<Duration> {
+pub(crate) fn bound(milliseconds: c_int) -> Option<Duration> {
     u64::try_from(milliseconds).ok().map(Duration::from_millis)
 }
 
@@ -214,10 +214,10 @@ unsafe fn handle<'a>(socket: *const ropewalk_socket) -> Result<&'a MessageSocket
 ///
 /// # Safety
 /// `bytes` is NULL or points to `size` bytes, for as long as the result is used.
-unsafe fn slice<'a>(bytes: *const c_void, size: usize) -> Result<&'a [u8], Failure> {
+pub(crate) unsafe fn slice<'a>(bytes: *const c_void, size: usize) -> Result<&'a [u8], Failure> {
     match (bytes.is_null(), size) {
         (true, 0) => Ok(&[]),
-        (true, _) => Err(Failure::Misuse("the message is NULL")),
+        (true, _) => Err(Failure::Misuse("the bytes are NULL")),
         // SAFETY: as this function demands.
         (false, _) => Ok(unsafe { std::slice::from_raw_parts(bytes.cast(), size) }),
     }

@@ -191,6 +191,18 @@ fn messages_go_over_interfaces() {
     }
 }
 
+/// Byte streams go over two interfaces, to programs that wait and to event loops.
+#[test]
+fn byte_streams_go_over_interfaces() {
+    let scene = Scene::new(0);
+    for (compiler, unders) in ways() {
+        let program = scene.compile(compiler, "streams");
+        for under in unders {
+            assert_eq!(scene.run(under, &program), "ok\n");
+        }
+    }
+}
+
 /// A region over two nodes is read, written and waited for.
 #[test]
 fn regions_are_read_and_written() {
@@ -369,7 +381,9 @@ fn in_words_of_c(header: &str) -> String {
 #[test]
 fn the_header_is_the_source() {
     let config = cbindgen::Config::from_file(here("cbindgen.toml")).unwrap();
-    let sources = ["error", "transfer", "agent", "message", "region", "cep"];
+    let sources = [
+        "error", "transfer", "agent", "message", "stream", "region", "cep",
+    ];
     let mut builder = cbindgen::Builder::new().with_config(config);
     for source in sources {
         builder = builder.with_src(here(&format!("src/{source}.rs")));

@@ -236,8 +236,19 @@ impl ByteStream {
     /// the stream up or closed its socket, `ConnectionAborted` when no rail works any more.
     pub fn read(&self, space: &mut [u8]) -> io::Result<usize> {
         let until = until(self.limits.lock().read);
-        let read = self.hold.shared().read(&self.slot, space, until);
-        read.map_err(MessageError::into_io)
+        self.read_until(space, until).map_err(MessageError::into_io)
+    }
+
+    /// As [`read`](Self::read), at most until then; `None` for no limit.
+    ///
+    /// # Errors
+    /// [`MessageError::Deadline`] (nothing is lost), and as there.
+    pub fn read_until(
+        &self,
+        space: &mut [u8],
+        deadline: Option<Instant>,
+    ) -> Result<usize, MessageError> {
+        self.hold.shared().read(&self.slot, space, deadline)
     }
 
     /// Writes some of the bytes, at least one, and says how many: they are on their way. Waits while the peer has
@@ -248,8 +259,20 @@ impl ByteStream {
     /// [`shutdown`](Self::shutdown).
     pub fn write(&self, bytes: &[u8]) -> io::Result<usize> {
         let until = until(self.limits.lock().write);
-        let written = self.hold.shared().write(&self.slot, bytes, until);
-        written.map_err(MessageError::into_io)
+        self.write_until(bytes, until)
+            .map_err(MessageError::into_io)
+    }
+
+    /// As [`write`](Self::write), at most until then; `None` for no limit.
+    ///
+    /// # Errors
+    /// [`MessageError::Deadline`] (nothing was written), and as there.
+    pub fn write_until(
+        &self,
+        bytes: &[u8],
+        deadline: Option<Instant>,
+    ) -> Result<usize, MessageError> {
+        self.hold.shared().write(&self.slot, bytes, deadline)
     }
 
     /// Ends writing: the peer reads to the end of what was written. Reading goes on. Further calls do nothing.
@@ -258,8 +281,15 @@ impl ByteStream {
     /// As [`write`](Self::write).
     pub fn shutdown(&self) -> io::Result<()> {
         let until = until(self.limits.lock().write);
-        let ended = self.hold.shared().end(&self.slot, until);
-        ended.map_err(MessageError::into_io)
+        self.shutdown_until(until).map_err(MessageError::into_io)
+    }
+
+    /// As [`shutdown`](Self::shutdown); waits for another thread that writes at most until then, `None` for no limit.
+    ///
+    /// # Errors
+    /// [`MessageError::Deadline`], and as there.
+    pub fn shutdown_until(&self, deadline: Option<Instant>) -> Result<(), MessageError> {
+        self.hold.shared().end(&self.slot, deadline)
     }
 
     /// Ends writing, and waits until the peer's host has all that was written. For programs that are about to exit: what
@@ -269,11 +299,17 @@ impl ByteStream {
     /// As [`write`](Self::write).
     pub fn close(self) -> io::Result<()> {
         let until = until(self.limits.lock().write);
+        self.finish_until(until).map_err(MessageError::into_io)
+    }
+
+    /// Ends writing, and waits until the peer's host has all that was written, at most until then; `None` for no limit. Reading goes on.
+    ///
+    /// # Errors
+    /// [`MessageError::Deadline`]: it may be called again. Else as [`write`](Self::write).
+    pub fn finish_until(&self, deadline: Option<Instant>) -> Result<(), MessageError> {
+        self.shutdown_until(deadline)?;
         let shared = self.hold.shared();
-        let closed = shared
-            .end(&self.slot, until)
-            .and_then(|()| shared.wait_delivered(&self.slot, until));
-        closed.map_err(MessageError::into_io)
+        shared.wait_delivered(&self.slot, deadline)
     }
 
     /// Gives the stream up, both ways: what is on its way is thrown away, and the peer's calls fail with

@@ -265,6 +265,51 @@ fn closed_sockets_are_noticed_late_enough() {
     assert!(near.read(&mut space).is_err());
 }
 
+/// An end that has ended its way and whose bytes were delivered closes without an error, though the peer's socket is closed by then; one that has
+/// not learns of it.
+#[test]
+fn ended_streams_close_after_their_peer() {
+    let (near, far, _streams, listener) = pair();
+    near.write(b"question").unwrap();
+    near.shutdown().unwrap();
+    let mut text = String::new();
+    { &far }.read_to_string(&mut text).unwrap();
+    listener.close();
+    let reset = near.read(&mut [0; 9]).unwrap_err();
+    assert_eq!(reset.kind(), ErrorKind::ConnectionReset);
+    near.shutdown().unwrap();
+    near.close().unwrap();
+    assert!(far.close().is_err());
+}
+
+/// Calls with a deadline of their own lose nothing when it passes.
+#[test]
+fn calls_have_deadlines_of_their_own() {
+    let (near, far, ..) = pair();
+    let mut space = [0; 100];
+    let now = Some(Instant::now());
+    assert!(matches!(
+        far.read_until(&mut space, now),
+        Err(MessageError::Deadline)
+    ));
+    let long = vec![1; 100_000];
+    let mut written = near.write_until(&long, now).unwrap();
+    let late = loop {
+        match near.write_until(&long, now) {
+            Ok(count) => written += count,
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(late, MessageError::Deadline));
+    let later = Instant::now().checked_add(PATIENCE);
+    near.finish_until(later).unwrap();
+    let mut read = 0;
+    while let count @ 1.. = far.read_until(&mut space, later).unwrap() {
+        read += count;
+    }
+    assert_eq!(read, written);
+}
+
 /// As many streams as there may be, and one more.
 #[test]
 fn streams_are_bounded() {

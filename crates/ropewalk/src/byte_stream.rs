@@ -57,14 +57,18 @@ impl AsFd for ByteStream {
 }
 
 /// A deadline that passes is no error where the caller chose it.
-fn in_time(
-    result: Result<ropewalk_message::ByteStream, MessageError>,
-) -> Result<Option<ByteStream>, Error> {
+fn unless_late<T>(result: Result<T, MessageError>) -> Result<Option<T>, Error> {
     match result {
-        Ok(stream) => Ok(Some(ByteStream::new(stream)?)),
+        Ok(done) => Ok(Some(done)),
         Err(MessageError::Deadline) => Ok(None),
         Err(error) => Err(error.into()),
     }
+}
+
+fn in_time(
+    result: Result<ropewalk_message::ByteStream, MessageError>,
+) -> Result<Option<ByteStream>, Error> {
+    unless_late(result)?.map(ByteStream::new).transpose()
 }
 
 impl ByteStreamListener {
@@ -156,6 +160,53 @@ impl ByteStream {
     /// Sets how long each later call that writes, ends or closes may take; `None` for no limit.
     pub fn set_write_timeout(&self, most: Option<Duration>) {
         self.0.stream().set_write_timeout(most);
+    }
+
+    /// As reading, at most so long; `None`: nothing was there. Without any time it does not wait, and the descriptor is then as after
+    /// [`try_read`](Self::try_read).
+    ///
+    /// # Errors
+    /// [`Error::Peer`] when the peer gave the stream up or closed its socket, [`Error::Network`] when no rail works any more.
+    pub fn read_for(&self, space: &mut [u8], most: Duration) -> Result<Option<usize>, Error> {
+        if most.is_zero() {
+            return Ok(self.0.read_now(space)?);
+        }
+        let until = Instant::now().checked_add(most);
+        unless_late(self.0.stream().read_until(space, until))
+    }
+
+    /// As writing, at most so long; `None`: nothing could be written. Without any time it does not wait, and the descriptor is then as
+    /// after [`try_write`](Self::try_write).
+    ///
+    /// # Errors
+    /// As [`read_for`](Self::read_for), [`Error::Peer`] also when the peer reads nothing more, and [`Error::Input`] after
+    /// [`shutdown`](Self::shutdown).
+    pub fn write_for(&self, bytes: &[u8], most: Duration) -> Result<Option<usize>, Error> {
+        if most.is_zero() {
+            return Ok(self.0.write_now(bytes)?);
+        }
+        let until = Instant::now().checked_add(most);
+        unless_late(self.0.stream().write_until(bytes, until))
+    }
+
+    /// As [`shutdown`](Self::shutdown), at most so long: whether it is done, for which no other thread may be writing.
+    ///
+    /// # Errors
+    /// As [`write_for`](Self::write_for).
+    pub fn shutdown_for(&self, most: Duration) -> Result<bool, Error> {
+        let until = Instant::now().checked_add(most);
+        let ended = unless_late(self.0.stream().shutdown_until(until))?;
+        Ok(ended.is_some())
+    }
+
+    /// As [`close`](Self::close), at most so long, and reading goes on: whether the peer's host has everything.
+    ///
+    /// # Errors
+    /// As [`write_for`](Self::write_for).
+    pub fn finish_for(&self, most: Duration) -> Result<bool, Error> {
+        let until = Instant::now().checked_add(most);
+        let finished = unless_late(self.0.stream().finish_until(until))?;
+        Ok(finished.is_some())
     }
 
     /// Ends writing: the peer reads to the end. Reading goes on.

@@ -73,15 +73,28 @@ impl PolledByteStream {
     /// # Errors
     /// `WouldBlock`, and as [`ByteStream::read`].
     pub fn read(&self, space: &mut [u8]) -> io::Result<usize> {
+        as_io(self.read_now(space))
+    }
+
+    /// As [`read`](Self::read); `None` where that would block.
+    ///
+    /// # Errors
+    /// As [`ByteStream::read_until`].
+    pub fn read_now(&self, space: &mut [u8]) -> Result<Option<usize>, MessageError> {
         self.readiness.0.set_readable(false);
-        let mut context = Context::from_waker(&self.reads);
-        match self.stream.poll_read(space, &mut context) {
+        let stream = self.stream();
+        let context = Context::from_waker(&self.reads);
+        match stream
+            .hold
+            .shared()
+            .poll_read(&stream.slot, space, &context)
+        {
             Poll::Ready(read) => {
                 // There may be more.
                 self.readiness.0.set_readable(true);
-                read
+                read.map(Some)
             }
-            Poll::Pending => Err(io::ErrorKind::WouldBlock.into()),
+            Poll::Pending => Ok(None),
         }
     }
 
@@ -90,14 +103,32 @@ impl PolledByteStream {
     /// # Errors
     /// `WouldBlock`, and as [`ByteStream::write`].
     pub fn write(&self, bytes: &[u8]) -> io::Result<usize> {
-        let mut context = Context::from_waker(&self.writes);
+        as_io(self.write_now(bytes))
+    }
+
+    /// As [`write`](Self::write); `None` where that would block.
+    ///
+    /// # Errors
+    /// As [`ByteStream::write_until`].
+    pub fn write_now(&self, bytes: &[u8]) -> Result<Option<usize>, MessageError> {
         self.readiness.0.set_writable(false);
-        match self.stream.poll_write(bytes, &mut context) {
+        let stream = self.stream();
+        let context = Context::from_waker(&self.writes);
+        match stream
+            .hold
+            .shared()
+            .poll_write(&stream.slot, bytes, &context)
+        {
             Poll::Ready(written) => {
                 self.readiness.0.set_writable(true);
-                written
+                written.map(Some)
             }
-            Poll::Pending => Err(io::ErrorKind::WouldBlock.into()),
+            Poll::Pending => Ok(None),
         }
     }
+}
+
+fn as_io(done: Result<Option<usize>, MessageError>) -> io::Result<usize> {
+    let count = done.map_err(MessageError::into_io)?;
+    count.ok_or_else(|| io::ErrorKind::WouldBlock.into())
 }

@@ -170,7 +170,8 @@ impl Shared {
     pub fn end(&self, slot: &Slot, until: Option<Instant>) -> Result<(), MessageError> {
         let _one = self.lock_writing(slot, until)?;
         let mut state = self.state.lock();
-        if let Some(fault) = state.over.clone() {
+        let is_ended = state.streams.sendable(slot.number) == Sendable::Ended;
+        if let Some(fault) = state.over.clone().filter(|_| !is_ended) {
             drop(state);
             return Err(self.write_error(slot, fault));
         }
