@@ -3,12 +3,11 @@
 use std::path::PathBuf;
 use std::sync::Mutex;
 
-use pyo3::buffer::PyUntypedBuffer;
-use pyo3::exceptions::PyBufferError;
 use pyo3::prelude::*;
 use ropewalk::{AgentOptions, Buffer};
 
 use crate::error::{misuse, raise};
+use crate::memory::Memory;
 use crate::transfer::lock;
 
 /// An agent of this process.
@@ -77,7 +76,7 @@ impl Agent {
 pub(crate) struct Lent {
     buffer: Buffer,
     // Keeps the object, and where its memory is, until no thread of the agent touches it.
-    view: Mutex<Option<PyUntypedBuffer>>,
+    view: Mutex<Option<Memory>>,
 }
 
 impl Lent {
@@ -86,20 +85,13 @@ impl Lent {
     }
 
     pub(crate) fn new(memory: &Bound<'_, PyAny>, writable: bool) -> PyResult<Self> {
-        let view = PyUntypedBuffer::get(memory)?;
-        if !view.is_c_contiguous() {
-            return Err(PyBufferError::new_err(
-                "the memory has gaps; lend a contiguous copy, as of numpy.ascontiguousarray",
-            ));
-        }
-        if writable && view.readonly() {
-            return Err(PyBufferError::new_err(
-                "the memory cannot be written: bytes are not, bytearrays and numpy arrays are",
-            ));
-        }
-        let (start, len) = (view.buf_ptr().cast::<u8>(), view.len_bytes());
+        let view = match writable {
+            true => Memory::writable(memory)?,
+            false => Memory::readable(memory)?,
+        };
+        let (start, len) = (view.start(), view.len());
         let buffer = match writable {
-            // SAFETY: the view keeps the object and its memory where they are, as the protocol demands. It is released after
+            // SAFETY: the view keeps the object and its memory where they are, as the protocols demand. It is released after
             // `take_back` has returned, in `end` and in `drop`. That nothing else writes meanwhile is the caller's duty, as the documents
             // of `lend` say; the interpreter's own rules give no more.
             true => unsafe { Buffer::lent_writable(start, len) },

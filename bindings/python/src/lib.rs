@@ -7,8 +7,10 @@
 
 mod agent;
 mod error;
+mod memory;
 mod message;
 mod region;
+mod stream;
 mod transfer;
 
 use pyo3::prelude::*;
@@ -48,6 +50,9 @@ fn _ropewalk(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<region::Get>()?;
     module.add_class::<region::Region>()?;
     module.add_class::<region::RegionServer>()?;
+    module.add_class::<stream::ByteStream>()?;
+    module.add_class::<stream::ByteStreamListener>()?;
+    module.add_class::<stream::ByteStreams>()?;
     module.add_class::<transfer::Place>()?;
     module.add_class::<transfer::Copy>()?;
     module.add_class::<transfer::Rows>()?;

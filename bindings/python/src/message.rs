@@ -27,7 +27,11 @@ pub(crate) fn addresses(texts: &[String]) -> PyResult<Vec<SocketAddr>> {
     texts.iter().map(parse).collect()
 }
 
-fn options(token: Option<[u8; 32]>, plain: bool, local: &[String]) -> PyResult<MessageOptions> {
+pub(crate) fn options(
+    token: Option<[u8; 32]>,
+    plain: bool,
+    local: &[String],
+) -> PyResult<MessageOptions> {
     let parse = |text: &String| {
         text.parse::<IpAddr>()
             .map_err(|_| misuse(format!("\"{text}\" is no address of an interface")))

@@ -5,14 +5,13 @@ use std::path::PathBuf;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use pyo3::buffer::PyBuffer;
-use pyo3::exceptions::PyBufferError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use ropewalk::{Exposed, RegionGet, RegionOptions, Rule};
 
 use crate::agent::Lent;
 use crate::error::{misuse, raise};
+use crate::memory::Memory;
 use crate::message::{addresses, waited};
 use crate::transfer::lock;
 
@@ -162,20 +161,14 @@ impl Region {
         Ok(PyBytes::new(py, &bytes))
     }
 
-    fn get_into(&self, py: Python<'_>, offset: u64, into: PyBuffer<u8>) -> PyResult<()> {
-        if into.readonly() || !into.is_c_contiguous() {
-            return Err(PyBufferError::new_err(
-                "the memory has gaps, or cannot be written; give a bytearray or a contiguous array",
-            ));
-        }
-        if into.len_bytes() == 0 {
+    fn get_into(&self, py: Python<'_>, offset: u64, into: &Bound<'_, PyAny>) -> PyResult<()> {
+        let into = Memory::writable(into)?;
+        if into.len() == 0 {
             return Ok(());
         }
-        // SAFETY: the view keeps the memory where it is until this returns, and it is contiguous and writable. That nothing else touches it meanwhile is the
+        // SAFETY: `into` keeps the memory where it is until this returns, and it is contiguous and writable. That nothing else touches it meanwhile is the
         // caller's duty, as with any call that fills memory without the interpreter's lock.
-        let bytes = unsafe {
-            std::slice::from_raw_parts_mut(into.buf_ptr().cast::<u8>(), into.len_bytes())
-        };
+        let bytes = unsafe { std::slice::from_raw_parts_mut(into.start(), into.len()) };
         py.detach(|| self.0.get_into(offset, bytes)).map_err(raise)
     }
 
@@ -185,14 +178,14 @@ impl Region {
         Ok(Get(Mutex::new(get)))
     }
 
-    fn put(&self, py: Python<'_>, offset: u64, data: PyBuffer<u8>) -> PyResult<()> {
+    fn put(&self, py: Python<'_>, offset: u64, data: &Bound<'_, PyAny>) -> PyResult<()> {
         // Threads of Python may write the memory while it is sent.
-        let data = data.to_vec(py)?;
+        let data = Memory::readable(data)?.copy(py, 0, usize::MAX);
         py.detach(|| self.0.put(offset, &data)).map_err(raise)
     }
 
-    fn put_start(&self, py: Python<'_>, offset: u64, data: PyBuffer<u8>) -> PyResult<()> {
-        let data = data.to_vec(py)?;
+    fn put_start(&self, py: Python<'_>, offset: u64, data: &Bound<'_, PyAny>) -> PyResult<()> {
+        let data = Memory::readable(data)?.copy(py, 0, usize::MAX);
         py.detach(|| self.0.put_start(offset, data).map(drop))
             .map_err(raise)
     }

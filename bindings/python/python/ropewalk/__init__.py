@@ -9,6 +9,7 @@
 * `plan`: the least time of a specification, and who sends what to whom; nothing moves.
 * `Agent`: serves folders and memory of this host to transfers.
 * `MessageListener`, `MessageSocket`: messages over several interfaces.
+* `ByteStreamListener`, `ByteStream`, `ByteStreams`: bytes over several interfaces, with the methods of a socket.
 * `RegionServer`, `Region`: memory and files of other processes, read and written one-sidedly.
 
 Every failure is an `Error`; calls that wait leave the interpreter to other threads, and Ctrl-C ends them.
@@ -22,11 +23,15 @@ from .places import Place
 from .planning import Plan, plan
 from .regions import Get, Region, RegionServer
 from .report import Report
+from .streams import ByteStream, ByteStreamListener, ByteStreams
 from .transfers import Copy, Rows, copy, copy_async
 
 __all__ = [
     "Agent",
     "BugError",
+    "ByteStream",
+    "ByteStreamListener",
+    "ByteStreams",
     "Copy",
     "Error",
     "Get",

@@ -88,8 +88,8 @@ class Agent:
         self.addresses: list[str] = self._agent.addresses()
 
     def lend(self, name: str, memory: Any, *, writable: bool = False) -> Lent:
-        """Has the agent serve memory as `buffer:NAME`: bytes, bytearray, memoryview, mmap, numpy array, CPU tensor by its numpy view. Nothing is
-        copied as a whole.
+        """Has the agent serve memory as `buffer:NAME`: bytes, bytearray, memoryview, mmap, numpy array, tensor of the CPU. What has no buffer
+        protocol is taken by `__dlpack__`. It must be contiguous (else `BufferError`), and nothing is copied as a whole.
 
         With `writable`, transfers write it: do not touch it until the transfer has ended. Else do not change it.
         """

@@ -43,10 +43,16 @@ class _Bar:
 
     def __call__(self, event: dict[str, Any]) -> None:
         if event.get("event") == "progress":
-            self._bar.total = event["total_bytes"]
-            self._bar.update(event["delivered_bytes"] - self._bar.n)
+            self._show(event["delivered_bytes"], event["total_bytes"])
         elif event.get("event") == "ended":
+            report = event["report"]
+            # A short one has had no progress until now.
+            self._show(report["delivered_bytes"], report["wanted_bytes"])
             self._bar.close()
+
+    def _show(self, delivered: int, total: int) -> None:
+        self._bar.total = total
+        self._bar.update(delivered - self._bar.n)
 
 
 def _handler(progress: Progress | bool | None) -> Progress:
