@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{FileExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
@@ -158,6 +158,24 @@ fn buffers_are_sources_and_destinations() {
             assert!(fs::read(scene.path(name)).unwrap() == data, "{name}");
             fs::remove_file(scene.path(name)).unwrap();
         }
+    }
+}
+
+/// The most memory of a process that sends 1 GiB from memory that it lent, and of one that receives into it, is that and little more.
+#[test]
+fn lent_memory_is_not_copied() {
+    const GIB: u64 = 1 << 30;
+    /// The library, and what lanes have under way; far below what a copy would take.
+    const BESIDE: u64 = 64 << 20;
+    let scene = Scene::new(1);
+    let file = fs::File::create(scene.path("from")).unwrap();
+    file.write_all_at(b"the end", GIB - 7).unwrap();
+    let program = scene.compile(compilers()[0], "peak");
+    for role in ["send", "receive"] {
+        let said = success(&scene.command(&[], &program).arg(role).output().unwrap());
+        let peak: u64 = said.trim().parse().unwrap();
+        eprintln!("{role}: 1 GiB and {} KiB", peak.saturating_sub(GIB) >> 10);
+        assert!((GIB..GIB + BESIDE).contains(&peak), "{role}: {peak}");
     }
 }
 

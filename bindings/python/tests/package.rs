@@ -73,6 +73,11 @@ fn tensors() {
 }
 
 #[test]
+fn peak_memory() {
+    run("python3", "test_peak.py");
+}
+
+#[test]
 fn arrays() {
     if let Some(python) = interpreter_with("numpy") {
         run(python, "test_numpy.py");
