@@ -23,6 +23,7 @@ mod dial;
 mod door;
 mod error;
 mod find;
+mod forward;
 mod hashes;
 mod host;
 mod hung;

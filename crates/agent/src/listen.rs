@@ -11,6 +11,7 @@ use ropewalk_lane::control::accept;
 use ropewalk_lane::preface::{self, Kind, MacKey, PREFACE_LEN, Preface};
 use ropewalk_lane::{open_files, tls, unix};
 use ropewalk_proto::admission::Source;
+use ropewalk_proto::tunnel::allowed::Allowed;
 use ropewalk_store::{Access, Buffers, Roots};
 use tokio::io::AsyncReadExt as _;
 use tokio::sync::watch;
@@ -24,6 +25,7 @@ use crate::meter::Meter;
 use crate::peers::{HANDSHAKE_TIMEOUT, Held, handshake, named, serve_peer};
 use crate::shared::Shared;
 use crate::stages::{self, StageConfig, Stream};
+use crate::streams::DataSocket;
 use crate::transfer::Transfer;
 use crate::{AgentError, reversed, session};
 
@@ -49,6 +51,8 @@ pub struct AgentConfig {
     pub log: Option<LogSink>,
     /// What it runs for streams; `None`: it takes part in none.
     pub stages: Option<StageConfig>,
+    /// What it connects to for tunnels.
+    pub forwards: Allowed,
 }
 
 /// A pattern as a master names it, and the paths that it means or why there are none.
@@ -139,6 +143,8 @@ impl Agent {
             transfers: Mutex::default(),
             streams: Mutex::default(),
             stages: config.stages,
+            allowed: config.forwards,
+            forwards: Mutex::default(),
             masters: watch::Sender::new(0),
             shutdown: shutdown_seen,
             local_doors: Arc::new(Doors::new(open_files::limit())),
@@ -216,6 +222,9 @@ impl Agent {
             self.shared.streams.lock().drain().map(|(_, s)| s).collect();
         for stream in streams {
             let _ = tokio::task::spawn_blocking(move || stream.finish(false)).await;
+        }
+        for (_, forward) in self.shared.forwards.lock().drain() {
+            forward.close();
         }
         // What sessions took out of the list first they end themselves.
         drop(self.shared.host.work.write().await);
@@ -433,7 +442,16 @@ async fn welcome<S: Incoming>(
             let is_own = caller.reached_as.is_none() && caller.source == own_user();
             stages::admit_rank(stream, &bytes, is_own, part).await
         }
-        // These have listeners of their own.
-        Kind::Message | Kind::Master => Err(Refusal::NoPreface),
+        Kind::Message => {
+            let forward = shared.forwards.lock().get(&head.key_id).cloned();
+            let forward = forward.ok_or(Refusal::NoTransfer)?;
+            match stream.into_data() {
+                Ok(DataSocket::Tcp(stream)) => forward.give(stream, bytes),
+                Ok(DataSocket::Unix(_)) | Err(_) => return Err(Refusal::Left),
+            }
+            Ok(())
+        }
+        // It has listeners of its own.
+        Kind::Master => Err(Refusal::NoPreface),
     }
 }

@@ -81,7 +81,7 @@ impl Agent {
                 () = shutdown => {}
                 () = outlasted(&pipe, shared.clone()) => {}
                 () = forgotten => is_forgotten = true,
-                () = silent(hears) => is_silent = true,
+                () = silent(hears, shared.clone()) => is_silent = true,
             }
         };
         self.serve(until).await?;
@@ -99,10 +99,23 @@ impl Agent {
     }
 }
 
-/// Returns when the pipe is closed and transfers that go on without their master have ended.
+/// Returns when the pipe is closed, and the transfers and tunnels that go on without it have ended.
 async fn outlasted(pipe: &Pipe, shared: Arc<Shared>) {
     pipe.closed().await;
     transfers_ended(&shared).await;
+    forwards_ended(&shared).await;
+}
+
+/// Returns when no tunnel has a link. The pipe may run over an interface that has failed while the tunnel's others work.
+async fn forwards_ended(shared: &Shared) {
+    while shared
+        .forwards
+        .lock()
+        .values()
+        .any(|forward| forward.is_linked())
+    {
+        tokio::time::sleep(ENDED_LOOK).await;
+    }
 }
 
 /// Returns when transfers that go on without their master have ended, or have had their time.
@@ -116,8 +129,8 @@ pub(crate) async fn transfers_ended(shared: &Shared) {
     let _ = tokio::time::timeout(GRACE_TIME.into(), ended).await;
 }
 
-/// Returns when the master is taken for gone, as [`ropewalk_proto::silence`] says.
-async fn silent(mut hears: watch::Receiver<()>) {
+/// Returns when the master is taken for gone, as [`ropewalk_proto::silence`] says, and no tunnel is left.
+async fn silent(mut hears: watch::Receiver<()>, shared: Arc<Shared>) {
     let began = Instant::now();
     let now = || time::Instant::after(began.elapsed());
     let mut silence = Silence::default();
@@ -127,7 +140,7 @@ async fn silent(mut hears: watch::Receiver<()>) {
             None => hears.changed().await,
             Some(left) => match tokio::time::timeout(left.into(), hears.changed()).await {
                 Ok(heard) => heard,
-                Err(_) => return,
+                Err(_) => return forwards_ended(&shared).await,
             },
         };
         match heard {

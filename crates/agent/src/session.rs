@@ -11,6 +11,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::{OwnedRwLockReadGuard, mpsc, watch};
 
 use crate::door::Place;
+use crate::forward::{self, Forward};
 use crate::incoming::{Caller, Refusal};
 use crate::masters::Connected;
 use crate::meter::Meter;
@@ -100,6 +101,7 @@ pub(crate) async fn converse<S>(
         credentials: None,
         transfer: None,
         stream: None,
+        forward: None,
         at_work: None,
         outbox,
         ended: false,
@@ -197,6 +199,7 @@ struct Session {
     transfer: Option<Arc<Transfer>>,
     // Instead of a transfer.
     stream: Option<Arc<Stream>>,
+    forward: Option<Arc<Forward>>,
     outbox: mpsc::UnboundedSender<FromAgent>,
     // From when there is a transfer until its files are in order.
     at_work: Option<OwnedRwLockReadGuard<()>>,
@@ -318,6 +321,7 @@ impl Session {
                 }
                 self.ended = true;
             }
+            Some(to_agent::Body::ForwardOpen(open)) => self.open_forward(open).await,
             None => self.refuse("the message has no body that this version knows; install the same Ropewalk on all hosts"),
         }
     }
@@ -474,6 +478,31 @@ impl Session {
         }
     }
 
+    async fn open_forward(&mut self, open: control::ForwardOpen) {
+        if self.forward.is_some() || self.stream.is_some() || self.transfer.is_some() {
+            return self.refuse("this connection is used already; connect once for each tunnel");
+        }
+        let (shared, reached_as) = (self.shared.clone(), self.reached_as);
+        let opening = tokio::task::spawn_blocking(move || {
+            let (allowed, host) = (&shared.allowed, &shared.host);
+            let made = Forward::open(&open, allowed, host, reached_as);
+            made.inspect(|(forward, _)| {
+                let forward = forward.clone();
+                shared.forwards.lock().insert(forward.key_id, forward);
+            })
+        });
+        match opening.await {
+            Ok(Ok((forward, opened))) => {
+                let log = &self.shared.host.log;
+                log.say(|| format!("{}: tunnel begins, to {}", self.caller, forward.targets()));
+                self.forward = Some(forward);
+                self.send(from_agent::Body::ForwardOpened(opened));
+            }
+            Ok(Err(error)) => self.refuse(error.to_string()),
+            Err(_) => self.refuse("the agent failed while opening; see its log"),
+        }
+    }
+
     async fn finish_stream(&mut self, commit: bool) -> Option<control::StreamFinished> {
         let stream = self.stream.take()?;
         self.shared.streams.lock().remove(&stream.id);
@@ -493,6 +522,10 @@ impl Session {
 
     async fn close(&mut self, shutdown: watch::Receiver<bool>) {
         self.finish_stream(false).await;
+        if let Some(forward) = self.forward.take() {
+            let (shared, caller) = (self.shared.clone(), self.caller.clone());
+            tokio::spawn(forward::outlast(forward, shared, caller));
+        }
         if let Some(transfer) = self.transfer.take() {
             transfer.outlast_master(shutdown).await;
             self.shared.transfers.lock().remove(&transfer.member.id);

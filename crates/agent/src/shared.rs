@@ -5,9 +5,11 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use ropewalk_lane::preface::MacKey;
+use ropewalk_proto::tunnel::allowed::Allowed;
 use tokio::sync::watch;
 
 use crate::door::Doors;
+use crate::forward::Forward;
 use crate::host::Host;
 use crate::stages::{StageConfig, Stream};
 use crate::transfer::Transfer;
@@ -22,6 +24,9 @@ pub(crate) struct Shared {
     pub transfers: Mutex<HashMap<[u8; 16], Arc<Transfer>>>,
     pub streams: Mutex<HashMap<[u8; 16], Arc<Stream>>>,
     pub stages: Option<StageConfig>,
+    /// What tunnels may connect to, and those there are, by the ids of their keys.
+    pub allowed: Allowed,
+    pub forwards: Mutex<HashMap<[u8; 16], Arc<Forward>>>,
     /// Masters that are connected by a port and have proved the token.
     pub masters: watch::Sender<usize>,
     pub shutdown: watch::Receiver<bool>,

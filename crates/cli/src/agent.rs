@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
 use ropewalk_agent::{Agent, AgentConfig, AgentError, Expanded, Rank, Seat, StageConfig};
+use ropewalk_proto::tunnel::allowed::{Allowed, Rule};
 use ropewalk_proto::version::version;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -60,12 +61,16 @@ pub(crate) struct AgentArgs {
     token_file: Option<PathBuf>,
 
     /// A folder or file that may be read; with :rw, also written. May be repeated; nothing else is served
-    #[arg(long, value_name = "DIR[:rw]", required_unless_present_any = ["new_token", "one_shot", "config"])]
+    #[arg(long, value_name = "DIR[:rw]", required_unless_present_any = ["new_token", "one_shot", "config", "forward"])]
     root: Vec<OsString>,
 
     /// Masters may run programs here (`ropewalk stream --exec`): a token then gives what a login of this user gives
     #[arg(long)]
     run_programs: bool,
+
+    /// Tunnels may connect from here to HOST:PORT, written as in `ropewalk tunnel`; * in place of either means any. May be repeated
+    #[arg(long, value_name = "HOST:PORT")]
+    forward: Vec<Rule>,
 
     /// Metrics for Prometheus at http://ADDR:PORT/metrics, without authentication; may be repeated
     #[arg(long, value_name = "ADDR:PORT")]
@@ -76,11 +81,11 @@ pub(crate) struct AgentArgs {
     config: Option<PathBuf>,
 
     /// Create FILE with a new token and exit; fails if FILE exists
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["listen", "token_file", "root", "metrics", "config"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["listen", "token_file", "root", "forward", "metrics", "config"])]
     new_token: Option<PathBuf>,
 
     /// Serve one master: secret and roots come from standard input, and the agent ends with it
-    #[arg(long, hide = true, conflicts_with_all = ["listen", "token_file", "root", "new_token", "metrics", "config"])]
+    #[arg(long, hide = true, conflicts_with_all = ["listen", "token_file", "root", "forward", "new_token", "metrics", "config"])]
     one_shot: bool,
 
     /// With --one-shot: listen on this host alone
@@ -118,6 +123,8 @@ Examples:
       serves /data for reading on port 7420
   ropewalk agent --listen 10.0.0.5:7421 --root /data --root /scratch:rw
       listens on one address; /scratch may be written, too
+  ropewalk agent --forward db:5432
+      serves no files; `ropewalk tunnel` may connect from here to port 5432 of db
   ropewalk agents host
       what it is doing
 
@@ -147,6 +154,7 @@ struct ConfigFile {
     token_file: Option<PathBuf>,
     root: Vec<String>,
     run_programs: bool,
+    forward: Vec<String>,
     metrics: Vec<String>,
 }
 
@@ -170,9 +178,15 @@ impl AgentArgs {
         if self.metrics.is_empty() {
             self.metrics = file.metrics;
         }
+        if self.forward.is_empty() {
+            let rules = file.forward.iter().map(|text| text.parse());
+            self.forward = rules
+                .collect::<Result<_, _>>()
+                .map_err(|error| Usage(anyhow::anyhow!("--config {shown}: forward {error}")))?;
+        }
         self.token_file = self.token_file.or(file.token_file);
         self.run_programs |= file.run_programs;
-        if self.root.is_empty() {
+        if self.root.is_empty() && self.forward.is_empty() {
             bail!(Usage(anyhow::anyhow!(
                 "--config {shown} has no root; write root = [\"/data\"], or give --root"
             )));
@@ -215,6 +229,7 @@ fn standing(args: &AgentArgs) -> Result<ExitCode> {
         expanded: Vec::new(),
         log: Some(Arc::new(service::log)),
         stages: Some(stages(args.run_programs)),
+        forwards: Allowed::Only(args.forward.clone()),
     };
     let agent = if args.listen.is_empty() {
         // No IPv6 shows only when one tries.
@@ -646,6 +661,7 @@ fn bind_first(
             log: None,
             // The master that started it has the user's login here.
             stages: Some(stages(true)),
+            forwards: Allowed::Anything,
         })
     };
     let (first, others) = hosts.split_first().expect("at least one address");

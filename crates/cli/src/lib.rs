@@ -39,6 +39,7 @@ pub mod sys;
 pub mod token;
 mod transfer;
 mod tree;
+mod tunnel;
 mod wildcards;
 
 use std::process::ExitCode;
@@ -89,6 +90,8 @@ enum Command {
     Stream(Box<stream::StreamArgs>),
     /// Deal the records of all nodes' files into partitions, by the hash of a key
     Shuffle(Box<shuffle::ShuffleArgs>),
+    /// Forward TCP ports to another host's network, over all interfaces, as `ssh -L`
+    Tunnel(Box<tunnel::TunnelArgs>),
     /// One process of a stream; for agents
     #[command(hide = true)]
     Stage,
@@ -159,6 +162,7 @@ pub fn main() -> ExitCode {
         }
         Command::Stream(args) => end(stream::run(&args)),
         Command::Shuffle(args) => end(shuffle::run(&args)),
+        Command::Tunnel(args) => end(tunnel::run(&args)),
         Command::Stage => stream::stage(),
         Command::Rank(args) => stream::rank(&args),
         Command::Agent(args) => end(agent::run(&args)),

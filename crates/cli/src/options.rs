@@ -20,9 +20,9 @@ use crate::{sys, token};
 pub use values::remembering_file;
 use values::{
     Longest, Mtu, Policy, ReceiveBuffer, Size, Streams, Words, host_rate, lane, lane_rate, mtu,
-    prefetch, rails, receive_buffer, streams, streams_policy, waiting, words,
+    prefetch, receive_buffer, streams, streams_policy, waiting, words,
 };
-pub(crate) use values::{cut_words, rate, scheduler, speeds_file};
+pub(crate) use values::{cut_words, rails, rate, scheduler, speeds_file};
 
 mod values;
 

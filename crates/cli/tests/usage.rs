@@ -17,6 +17,7 @@ fn help_is_as_recorded() {
         "get",
         "transfer",
         "stream",
+        "tunnel",
         "shuffle",
         "plan",
         "agent",

@@ -36,6 +36,7 @@ mod speeds;
 mod standing;
 mod streaming;
 pub mod token;
+mod tunneling;
 mod tunnels;
 mod wire;
 
@@ -50,6 +51,7 @@ pub use sharing::clear_paths;
 pub use speeds::{Hints, remembered_speeds};
 pub use standing::{JobError, StandingMaster, job_key, report_of};
 pub use streaming::{StageProgram, StreamEvent, StreamRequest, stream};
+pub use tunneling::{ForwardRequest, TunnelEvent, TunnelRequest, tunnel};
 
 /// Why an agent cannot be used.
 #[derive(Debug, thiserror::Error)]

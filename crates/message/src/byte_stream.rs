@@ -21,6 +21,7 @@ use crate::{CutOff, MessageError, MessageSocket, Options, RailReport};
 mod arrivals;
 mod asynchronous;
 mod inbox;
+mod join;
 mod listen;
 mod polled;
 mod readiness;
@@ -30,6 +31,7 @@ mod tests;
 
 use arrivals::Arrivals;
 pub use asynchronous::AsyncByteStream;
+pub use join::Passed;
 pub use listen::ByteStreamListener;
 pub use polled::PolledByteStream;
 use shared::{Hold, Shared, Slot};
@@ -320,6 +322,16 @@ impl ByteStream {
     pub fn reset(&self, code: u32, text: &str) {
         let code = CODE_PROGRAM + u64::from(code);
         self.hold.shared().reset(&self.slot, code, text);
+    }
+
+    /// Whether nothing can be written any more.
+    fn is_over(&self) -> bool {
+        self.hold.shared().is_over(&self.slot)
+    }
+
+    /// Whether its socket is over.
+    fn is_lost(&self) -> bool {
+        self.hold.shared().failure().is_some()
     }
 
     /// What each rail of the socket did, in the order of the addresses; other streams' bytes count, too.

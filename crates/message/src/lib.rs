@@ -58,7 +58,7 @@ mod tune;
 
 pub use asynchronous::AsyncMessageSocket;
 pub use byte_stream::{
-    AsyncByteStream, ByteStream, ByteStreamListener, ByteStreams, PolledByteStream,
+    AsyncByteStream, ByteStream, ByteStreamListener, ByteStreams, Passed, PolledByteStream,
 };
 pub use error::MessageError;
 pub use listen::Listener;

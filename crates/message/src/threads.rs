@@ -17,7 +17,7 @@ use crate::link::{Link, LinkError, Step};
 use crate::session::{IDLE, LEASE, Session};
 
 /// Stack of a thread: its buffers are on the heap.
-const STACK_LEN: usize = 256 << 10;
+pub(crate) const STACK_LEN: usize = 256 << 10;
 /// How often the keeper looks: an eighth of the shortest silence that counts.
 const TICK: Duration = Duration::from_millis(40);
 /// A link that has said nothing for this long says that it lives, so that silence of the path, and of

@@ -24,5 +24,6 @@ pub mod report;
 pub mod route;
 pub mod silence;
 pub mod stage;
+pub mod tunnel;
 pub mod version;
 pub mod wire;

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 
 use ropewalk_agent::AgentConfig;
+use ropewalk_proto::tunnel::allowed::Allowed;
 use ropewalk_store::{Buffer, Buffers};
 use tokio::sync::oneshot;
 
@@ -68,6 +69,7 @@ impl Agent {
             expanded: Vec::new(),
             log: None,
             stages: None,
+            forwards: Allowed::nothing(),
         })?;
         let (addresses, buffers) = (agent.addresses(), agent.buffers());
         let runtime = runtime()?;

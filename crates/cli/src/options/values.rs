@@ -105,7 +105,7 @@ pub(super) fn host_rate(text: &str) -> Result<(String, ByteRate), String> {
     }
 }
 
-pub(super) fn rails(text: &str) -> Result<Rails, String> {
+pub(crate) fn rails(text: &str) -> Result<Rails, String> {
     match text {
         "auto" => Ok(Rails::All),
         "one" => Ok(Rails::One),

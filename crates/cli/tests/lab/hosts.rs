@@ -29,6 +29,12 @@ pub fn give_token(lab: &Lab, host: &str) {
 
 /// A standing agent; returns once it listens. It ends with the lab.
 pub fn agent(lab: &Lab, host: &str, port: u16, roots: &[&str]) -> Child {
+    let words = roots.iter().flat_map(|root| ["--root", root]);
+    agent_with(lab, host, port, &words.collect::<Vec<_>>())
+}
+
+/// The same, that serves what these options say.
+pub fn agent_with(lab: &Lab, host: &str, port: u16, words: &[&str]) -> Child {
     give_token(lab, host);
     let mut command = lab.command(host, PROGRAM);
     command.args([
@@ -38,9 +44,7 @@ pub fn agent(lab: &Lab, host: &str, port: u16, roots: &[&str]) -> Child {
         "--listen",
         &format!("[::]:{port}"),
     ]);
-    for root in roots {
-        command.args(["--root", root]);
-    }
+    command.args(words);
     let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
     BufReader::new(child.stdout.take().unwrap())

@@ -11,3 +11,4 @@ mod rails;
 mod speeds;
 mod streams;
 mod transfers;
+mod tunnels;

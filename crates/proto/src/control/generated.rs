@@ -3,7 +3,7 @@
 pub struct ToAgent {
     #[prost(
         oneof = "to_agent::Body",
-        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 20, 50, 60, 61, 62"
+        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 20, 50, 60, 61, 62, 70"
     )]
     pub body: ::core::option::Option<to_agent::Body>,
 }
@@ -49,13 +49,15 @@ pub mod to_agent {
         StreamStart(super::StreamStart),
         #[prost(message, tag = "62")]
         StreamFinish(super::StreamFinish),
+        #[prost(message, tag = "70")]
+        ForwardOpen(super::ForwardOpen),
     }
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct FromAgent {
     #[prost(
         oneof = "from_agent::Body",
-        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 20, 50, 60, 61, 62, 63"
+        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 20, 50, 60, 61, 62, 63, 70"
     )]
     pub body: ::core::option::Option<from_agent::Body>,
 }
@@ -101,6 +103,8 @@ pub mod from_agent {
         StreamFailed(super::StreamFailed),
         #[prost(message, tag = "63")]
         StreamFinished(super::StreamFinished),
+        #[prost(message, tag = "70")]
+        ForwardOpened(super::ForwardOpened),
     }
 }
 /// What one node of a pair tells the other about how they are connected, passed on by the master.
@@ -1606,6 +1610,37 @@ pub struct ServeState {
     /// JSON: the last event of its run; empty where there is none, or no later one
     #[prost(string, tag = "2")]
     pub event: ::prost::alloc::string::String,
+}
+/// A tunnel: links of a message socket under this secret are taken, and each of its byte streams is a TCP connection to one of the
+/// targets. It ends when no link is left after the control connection has ended.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ForwardOpen {
+    /// 32 bytes: the token of the links
+    #[prost(bytes = "vec", tag = "1")]
+    pub secret: ::prost::alloc::vec::Vec<u8>,
+    /// links need not be sealed
+    #[prost(bool, tag = "2")]
+    pub plain: bool,
+    #[prost(message, repeated, tag = "3")]
+    pub targets: ::prost::alloc::vec::Vec<ForwardTarget>,
+    /// as in Open
+    #[prost(string, repeated, tag = "4")]
+    pub rails: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ForwardTarget {
+    #[prost(string, tag = "1")]
+    pub host: ::prost::alloc::string::String,
+    #[prost(uint32, tag = "2")]
+    pub port: u32,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ForwardOpened {
+    /// as in Opened
+    #[prost(string, repeated, tag = "1")]
+    pub addresses: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    #[prost(uint32, repeated, tag = "2")]
+    pub interfaces: ::prost::alloc::vec::Vec<u32>,
 }
 /// What is checked beyond delivery itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]

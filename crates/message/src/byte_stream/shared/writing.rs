@@ -27,6 +27,11 @@ impl Shared {
         }
     }
 
+    /// Whether nothing more can be written.
+    pub fn is_over(&self, slot: &Slot) -> bool {
+        self.allowed(&self.state.lock(), slot).is_err()
+    }
+
     /// The same for people: a reset that was received says why.
     fn write_error(&self, slot: &Slot, fault: Fault) -> MessageError {
         let known = match &slot.inbox.lock().end {

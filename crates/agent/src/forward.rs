@@ -1,0 +1,191 @@
+//! This node's end of a tunnel: takes the links of its message socket at the agent's port, and connects each byte stream to its
+//! target.
+//!
+//! ```text
+//!  master ── ForwardOpen ──▶ session ──▶ Forward
+//!  master ══ link (preface of kind Message) ══▶ welcome ──▶ Forward ══ a thread for each stream ══▶ target
+//! ```
+//!
+//! Links do not depend on the control connection: it may run over an interface that has failed while others work. When it has ended,
+//! the tunnel ends with its last link.
+
+use std::io;
+use std::net::{IpAddr, TcpStream, ToSocketAddrs as _};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use ropewalk_lane::preface::{self, PREFACE_LEN};
+use ropewalk_message::{ByteStream, ByteStreamListener, Options, Passed};
+use ropewalk_proto::control::{ForwardOpen, ForwardOpened};
+use ropewalk_proto::tunnel::allowed::Allowed;
+use ropewalk_proto::tunnel::{LOST_SECONDS, TARGETS_MAX, Target, target_of};
+
+use crate::host::Host;
+use crate::shared::Shared;
+use crate::{AgentError, interfaces, rails};
+
+/// One address of a target that does not answer costs at most this.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Stack of a connection's thread: its buffers are on the heap.
+const STACK_LEN: usize = 256 << 10;
+
+/// Time between two looks whether a tunnel without control has links.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// Code of a stream whose target was not reached, or reset the connection.
+const CODE_TARGET: u32 = 1;
+
+/// See the module documentation.
+pub(crate) struct Forward {
+    /// Of the secret of its links.
+    pub key_id: [u8; 16],
+    listener: ByteStreamListener,
+    targets: Vec<Target>,
+    passed: Passed,
+}
+
+impl Forward {
+    /// Refuses what the operator has not allowed; then links may connect.
+    pub fn open(
+        open: &ForwardOpen,
+        allowed: &Allowed,
+        host: &Host,
+        reached_as: Option<IpAddr>,
+    ) -> Result<(Arc<Self>, ForwardOpened), AgentError> {
+        let refused = |text: String| AgentError::Refused(text);
+        let targets = targets(open, allowed)?;
+        let Ok(secret) = <[u8; 32]>::try_from(open.secret.as_slice()) else {
+            return Err(refused("the tunnel has no secret of 32 bytes".into()));
+        };
+        let usable = interfaces::usable(&open.rails);
+        if usable.is_empty() && !open.rails.is_empty() {
+            return Err(refused(format!(
+                "no interface of this host is {}",
+                open.rails.join(", ")
+            )));
+        }
+        let options = Options {
+            token: Some(secret),
+            plain: open.plain,
+            peer_timeout: Duration::from_secs(LOST_SECONDS),
+            ..Options::default()
+        };
+        let listener = ByteStreamListener::without_addresses(&options);
+        let listener =
+            listener.map_err(|error| refused(format!("the tunnel cannot begin: {error}")))?;
+        let forward = Arc::new(Self {
+            key_id: preface::key_id(&secret),
+            listener,
+            targets,
+            passed: Passed::default(),
+        });
+        let serving = forward.clone();
+        spawn("forward", move || serving.serve())
+            .map_err(|error| refused(format!("cannot start a thread: {error}")))?;
+        let is_restricted = !open.rails.is_empty();
+        let found = interfaces::candidates(&usable, is_restricted, reached_as, host.port);
+        let opened = ForwardOpened {
+            addresses: found.iter().map(|(one, _)| one.to_string()).collect(),
+            interfaces: found.iter().map(|(_, number)| *number).collect(),
+        };
+        Ok((forward, opened))
+    }
+
+    /// Takes a link that connected at the agent's port. The listener finds out whether it has the secret.
+    pub fn give(&self, link: TcpStream, preface: [u8; PREFACE_LEN]) {
+        rails::bind_accepted(&link);
+        self.listener.give(link, preface);
+    }
+
+    /// Whether its master has a link, or had one in the last seconds.
+    pub fn is_linked(&self) -> bool {
+        self.listener.peers() > 0
+    }
+
+    /// Ends all connections.
+    pub fn close(&self) {
+        self.listener.close();
+    }
+
+    /// For the log.
+    pub fn targets(&self) -> String {
+        let names: Vec<String> = self.targets.iter().map(Target::to_string).collect();
+        names.join(", ")
+    }
+
+    fn serve(self: Arc<Self>) {
+        while let Ok(stream) = self.listener.accept_until(None) {
+            let own = self.clone();
+            // Where there is no thread for it, the stream is dropped, and its program finds the connection ended.
+            let _ = spawn("forward", move || own.connect(stream));
+        }
+    }
+
+    /// One connection, from its beginning to its end.
+    fn connect(&self, stream: ByteStream) {
+        let target = target_of(stream.greeting());
+        let target = target.and_then(|at| self.targets.get(at as usize));
+        let Some(target) = target else {
+            return stream.reset(CODE_TARGET, "the tunnel has no such target");
+        };
+        match reach(target) {
+            // What ended it is said to both ends.
+            Ok(socket) => drop(stream.join(socket, CODE_TARGET, &self.passed)),
+            Err(error) => stream.reset(CODE_TARGET, &format!("{target}: {error}")),
+        }
+    }
+}
+
+fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    let thread = thread::Builder::new().name(name.to_owned());
+    thread.stack_size(STACK_LEN).spawn(body).map(drop)
+}
+
+/// The targets that are asked for, all of which have to be allowed.
+fn targets(open: &ForwardOpen, allowed: &Allowed) -> Result<Vec<Target>, AgentError> {
+    let refused = |text: String| Err(AgentError::Refused(text));
+    if open.targets.is_empty() || open.targets.len() > TARGETS_MAX {
+        return refused(format!("a tunnel has 1 to {TARGETS_MAX} targets"));
+    }
+    let mut targets = Vec::new();
+    for asked in &open.targets {
+        let Some(target) = Target::new(&asked.host, asked.port) else {
+            return refused("a target of the tunnel is no host and port".into());
+        };
+        if !allowed.permits(&target) {
+            return refused(format!(
+                "this agent does not forward to {target}; its operator allows that with `ropewalk agent --forward \
+                 {target}`, or reach the host over ssh"
+            ));
+        }
+        targets.push(target);
+    }
+    Ok(targets)
+}
+
+/// Connects to the first address of a target that answers.
+fn reach(target: &Target) -> io::Result<TcpStream> {
+    let mut failed = io::Error::new(
+        io::ErrorKind::AddrNotAvailable,
+        "the host's name has no address",
+    );
+    for address in (target.host.as_str(), target.port).to_socket_addrs()? {
+        match TcpStream::connect_timeout(&address, CONNECT_TIMEOUT) {
+            Ok(socket) => return Ok(socket),
+            Err(error) => failed = error,
+        }
+    }
+    Err(failed)
+}
+
+/// Ends a tunnel whose control connection has ended as soon as it has no link.
+pub(crate) async fn outlast(forward: Arc<Forward>, shared: Arc<Shared>, caller: String) {
+    while forward.is_linked() {
+        tokio::time::sleep(LOOK).await;
+    }
+    forward.close();
+    shared.forwards.lock().remove(&forward.key_id);
+    shared.host.log.say(|| format!("{caller}: tunnel ends"));
+}

@@ -1,0 +1,262 @@
+//! `tunnel`: TCP ports of this host that lead to targets of another one, over all interfaces.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs as _};
+use std::process::ExitCode;
+
+use anyhow::{Context as _, Result, bail};
+use clap::Args;
+use ropewalk_master::request::{NodeRequest, Options, Rails};
+use ropewalk_master::{Cancel, ForwardRequest, TunnelEvent, TunnelRequest};
+use ropewalk_proto::codes::{EXIT_INTERRUPTED, EXIT_USAGE};
+use ropewalk_proto::report::ErrorKind;
+use ropewalk_proto::tunnel::report::TunnelReport;
+use ropewalk_proto::tunnel::{TARGETS_MAX, Target};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
+
+use crate::escape;
+use crate::options::{OutputArgs, ReachArgs, rails};
+use crate::run::runtime;
+use crate::stream::{name, reaches};
+
+mod show;
+
+use self::show::Show;
+
+/// Arguments of `ropewalk tunnel`.
+#[derive(Args, Clone, Debug)]
+#[command(after_long_help = EXAMPLES)]
+pub(crate) struct TunnelArgs {
+    /// Host whose agent connects to the targets, named as in `copy`: b, me@b, b:7420 (a running agent), localhost
+    #[arg(value_name = "NODE")]
+    node: String,
+
+    /// A port of this host, and the host and port that connections to it go on to, as NODE finds them
+    ///
+    /// Without BIND only programs of this host can connect; BIND is a name or address of this host, * for all. Port 0 lets the system
+    /// choose. IPv6 addresses need brackets
+    #[arg(value_name = "[BIND:]PORT:HOST:HOSTPORT", required = true, value_parser = forward)]
+    forwards: Vec<ForwardRequest>,
+
+    /// Network interfaces side by side: auto, one or a list
+    ///
+    /// auto: all that connect the two hosts; a list: names, addresses or networks, of which both hosts must have one
+    /// (eth0,10.1.0.0/16)
+    #[arg(long, value_name = "LIST", default_value = "auto", value_parser = rails)]
+    rails: Rails,
+
+    /// Do not encrypt the data; for networks you trust
+    ///
+    /// Control traffic is always encrypted
+    #[arg(long)]
+    plain: bool,
+
+    #[command(flatten)]
+    reaching: ReachArgs,
+
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+const EXAMPLES: &str = "\
+As `ssh -L`, with all interfaces of both hosts as rails: the bytes of one connection are spread over
+them, and when an interface fails, connections go on over the others. A rail that is silent is left
+within 1.5 s and tried again until it works. When no rail has worked for 10 s, the tunnel ends with
+status 1. The control connection may fail, too: bytes do not depend on it.
+
+The agent of NODE connects to HOST:HOSTPORT. If that fails, the connection to PORT is reset. An
+agent that is started over ssh connects wherever its user may; a standing agent only where its
+operator allows it (`ropewalk agent --forward HOST:PORT`). NODE needs a TCP port that this host
+reaches: that of a standing agent, or one of --ports.
+
+Examples:
+  ropewalk tunnel b 8080:localhost:80
+      http://localhost:8080/ is the web server of b
+  ropewalk tunnel b 5432:db:5432 6379:cache:6379
+      two ports; db and cache are hosts in the network of b
+  ropewalk tunnel b:7420 '*:2049:localhost:2049'
+      through a standing agent; other hosts may connect to port 2049 of this one
+  ropewalk tunnel --rails eth0,eth1 b '[::1]:0:[fd00::7]:22'
+      over two interfaces, to an IPv6 address; the port is chosen and printed
+
+Exit status: 1 the node is lost, 2 usage, 4 refused or not reached, 130 ended by Ctrl-C or SIGTERM.";
+
+/// Reads `[BIND:]PORT:HOST:HOSTPORT`.
+fn forward(text: &str) -> Result<ForwardRequest, String> {
+    let wrong =
+        || format!("`{text}`: write [BIND:]PORT:HOST:HOSTPORT, for instance 8080:localhost:80");
+    // The target is what stands behind the last colon but one outside brackets.
+    let (rest, _) = text.rsplit_once(':').ok_or_else(wrong)?;
+    let at = match rest.strip_suffix(']') {
+        Some(inside) => inside.rfind('[').ok_or_else(wrong)?.checked_sub(1),
+        None => rest.rfind(':'),
+    };
+    let (own, target) = at
+        .and_then(|at| Some((text.get(..at)?, text.get(at..)?.strip_prefix(':')?)))
+        .ok_or_else(wrong)?;
+    let target: Target = target.parse().map_err(|error| format!("{error}"))?;
+    let (bind, port) = own.rsplit_once(':').unwrap_or(("localhost", own));
+    let port: u16 = port.parse().map_err(|_| wrong())?;
+    let bind = match bind.strip_prefix('[') {
+        Some(rest) => rest.strip_suffix(']').ok_or_else(wrong)?,
+        None if bind.contains(':') => return Err(wrong()),
+        None => bind,
+    };
+    let listen = addresses(bind, port)?;
+    Ok(ForwardRequest { listen, target })
+}
+
+/// Where to listen.
+fn addresses(bind: &str, port: u16) -> Result<Vec<SocketAddr>, String> {
+    let both = |v4: Ipv4Addr, v6: Ipv6Addr| -> Vec<SocketAddr> {
+        [IpAddr::V4(v4), IpAddr::V6(v6)]
+            .map(|ip| SocketAddr::new(ip, port))
+            .into()
+    };
+    match bind {
+        "localhost" => Ok(both(Ipv4Addr::LOCALHOST, Ipv6Addr::LOCALHOST)),
+        "" | "*" => Ok(both(Ipv4Addr::UNSPECIFIED, Ipv6Addr::UNSPECIFIED)),
+        name => match (name, port).to_socket_addrs() {
+            Ok(found) => Ok(found.collect()),
+            Err(error) => Err(format!(
+                "`{name}` is no name or address of this host: {error}"
+            )),
+        },
+    }
+}
+
+impl TunnelArgs {
+    /// What the arguments describe.
+    fn request(&self) -> Result<TunnelRequest> {
+        let mut reaches = reaches(std::slice::from_ref(&self.node))?;
+        if reaches.len() != 1 {
+            bail!(
+                "`{}` names {} hosts; a tunnel has one",
+                self.node,
+                reaches.len()
+            );
+        }
+        if self.forwards.len() > TARGETS_MAX {
+            bail!("a tunnel has at most {TARGETS_MAX} forwards; start another one");
+        }
+        let name = name(&reaches, 0);
+        let node = NodeRequest {
+            name,
+            reach: reaches.remove(0),
+            sources: Vec::new(),
+            sinks: Vec::new(),
+            up: None,
+            down: None,
+            interfaces: Vec::new(),
+        };
+        let options = Options {
+            plain: self.plain,
+            rails: self.rails.clone(),
+            ..self.reaching.options(std::slice::from_ref(&node))?
+        };
+        Ok(TunnelRequest {
+            node,
+            options,
+            forwards: self.forwards.clone(),
+        })
+    }
+}
+
+/// Runs a tunnel, shows it, and prints its report.
+pub(crate) fn run(args: &TunnelArgs) -> Result<ExitCode> {
+    let request = match args.request() {
+        Ok(request) => request,
+        Err(error) => {
+            let text = crate::with_causes(&error);
+            if args.output.json {
+                show::print_refusal(&args.node, ErrorKind::Usage, &text);
+            }
+            eprintln!("ropewalk: {}", escape::lines(&text));
+            return Ok(ExitCode::from(EXIT_USAGE));
+        }
+    };
+    let runtime = runtime()?;
+    let report = runtime.block_on(carry_out(request, &args.output))?;
+    runtime.shutdown_background();
+    show::end(&report, &args.output)
+}
+
+async fn carry_out(request: TunnelRequest, output: &OutputArgs) -> Result<TunnelReport> {
+    let cancel = Cancel::new();
+    let (events, mut incoming) = mpsc::unbounded_channel::<TunnelEvent>();
+    let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for Ctrl-C")?;
+    let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
+    let mut show = Show::new(&request.node.name, output);
+    let running = ropewalk_master::tunnel(request, events, cancel.clone());
+    tokio::pin!(running);
+    let mut signals = 0;
+    loop {
+        tokio::select! {
+            report = &mut running => {
+                while let Ok(event) = incoming.try_recv() {
+                    show.handle(&event);
+                }
+                show.finish();
+                return Ok(report);
+            }
+            Some(event) = incoming.recv() => show.handle(&event),
+            _ = interrupt.recv() => signals += 1,
+            _ = terminate.recv() => signals += 1,
+        }
+        if signals > 0 {
+            cancel.cancel();
+        }
+        if signals > 1 {
+            std::process::exit(EXIT_INTERRUPTED.into());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Option<(Vec<String>, String)> {
+        let forward = forward(text).ok()?;
+        let listen = forward.listen.iter().map(SocketAddr::to_string).collect();
+        Some((listen, forward.target.to_string()))
+    }
+
+    /// The forms of `ssh -L`, with brackets around addresses of IPv6.
+    #[test]
+    fn forwards_are_read() {
+        let cases: [(&str, &[&str], &str); 6] = [
+            ("8080:db:80", &["127.0.0.1:8080", "[::1]:8080"], "db:80"),
+            ("10.0.0.1:0:db:80", &["10.0.0.1:0"], "db:80"),
+            ("*:7:db:80", &["0.0.0.0:7", "[::]:7"], "db:80"),
+            (":7:db:80", &["0.0.0.0:7", "[::]:7"], "db:80"),
+            ("[::1]:7:[fd00::1]:80", &["[::1]:7"], "[fd00::1]:80"),
+            (
+                "7:[fd00::1]:80",
+                &["127.0.0.1:7", "[::1]:7"],
+                "[fd00::1]:80",
+            ),
+        ];
+        for (text, listen, target) in cases {
+            let listen: Vec<String> = listen.iter().map(|&one| one.to_owned()).collect();
+            assert_eq!(read(text), Some((listen, target.to_owned())), "{text}");
+        }
+        for text in [
+            "",
+            "8080",
+            "db:80",
+            "8080:db",
+            "8080:db:",
+            "x:db:80",
+            "::1:7:db:80",
+            "[::1:7:db:80",
+            "7:fd00::1:80",
+            "7:db]:80",
+            "[fd00::1]:80",
+            "70000:db:80",
+            "7:db:0",
+        ] {
+            assert_eq!(read(text), None, "{text}");
+        }
+    }
+}

@@ -1,0 +1,246 @@
+//! What a tunnel shows while it runs and at its end.
+
+use std::io::{IsTerminal as _, Write as _};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use indicatif::{ProgressBar, ProgressStyle};
+use ropewalk_master::TunnelEvent;
+use ropewalk_model::{ByteRate, format_bytes, format_seconds};
+use ropewalk_proto::report::{ErrorKind, Event, FORMAT_VERSION, Outcome};
+use ropewalk_proto::tunnel::report::{TunnelCarried, TunnelForward, TunnelRail, TunnelReport};
+use serde::Serialize;
+
+use crate::escape;
+use crate::options::{OutputArgs, ProgressArg};
+use crate::sys::say;
+
+/// Time between lines where there is no terminal.
+const LINE_EVERY: Duration = Duration::from_secs(1);
+
+/// One line of JSON.
+#[derive(Serialize)]
+struct Line<'a, E> {
+    version: u32,
+    #[serde(flatten)]
+    event: &'a E,
+}
+
+/// What is printed beside the events of reaching the node.
+#[derive(Serialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+enum Printed<'a> {
+    Started {
+        forwards: &'a [TunnelForward],
+        rails: &'a [TunnelRail],
+    },
+    Progress {
+        seconds: f64,
+        #[serde(flatten)]
+        carried: &'a TunnelCarried,
+        rails: &'a [TunnelRail],
+    },
+    Note {
+        seconds: f64,
+        message: &'a str,
+    },
+    Ended {
+        report: &'a TunnelReport,
+    },
+}
+
+/// A reader that has gone stops nothing.
+fn print<E: Serialize>(event: &E) {
+    let version = FORMAT_VERSION;
+    if let Ok(line) = serde_json::to_string(&Line { version, event }) {
+        let mut out = std::io::stdout().lock();
+        let _ = writeln!(out, "{line}").and_then(|()| out.flush());
+    }
+}
+
+/// A tunnel while it runs.
+pub(super) struct Show {
+    node: String,
+    is_json: bool,
+    is_quiet: bool,
+    place: Place,
+    // Seconds, and bytes both ways, at the last event.
+    before: (f64, u64, u64),
+}
+
+enum Place {
+    Silent,
+    Lines(Instant),
+    Bar(ProgressBar),
+}
+
+impl Show {
+    pub fn new(node: &str, output: &OutputArgs) -> Self {
+        let is_terminal = std::io::stderr().is_terminal();
+        let place = match output.progress {
+            _ if output.quiet => Place::Silent,
+            ProgressArg::Never => Place::Silent,
+            ProgressArg::Auto if output.json || !is_terminal => Place::Silent,
+            ProgressArg::Always if !is_terminal => Place::Lines(Instant::now()),
+            ProgressArg::Auto | ProgressArg::Always => {
+                let style = ProgressStyle::with_template("{msg}");
+                let style = style.unwrap_or_else(|_| ProgressStyle::default_bar());
+                Place::Bar(ProgressBar::no_length().with_style(style))
+            }
+        };
+        Self {
+            node: node.to_owned(),
+            is_json: output.json,
+            is_quiet: output.quiet,
+            place,
+            before: (0.0, 0, 0),
+        }
+    }
+
+    pub fn handle(&mut self, event: &TunnelEvent) {
+        if self.is_json {
+            match event {
+                TunnelEvent::Reaching(event) => print(event),
+                TunnelEvent::Started { forwards, rails } => {
+                    print(&Printed::Started { forwards, rails });
+                }
+                TunnelEvent::Progress {
+                    seconds,
+                    carried,
+                    rails,
+                } => print(&Printed::Progress {
+                    seconds: *seconds,
+                    carried,
+                    rails,
+                }),
+                TunnelEvent::Note { seconds, message } => print(&Printed::Note {
+                    seconds: *seconds,
+                    message,
+                }),
+            }
+        }
+        match event {
+            TunnelEvent::Started { forwards, .. } if !self.is_json && !self.is_quiet => {
+                for forward in forwards {
+                    let (listen, target) = (forward.listen.join(" and "), &forward.target);
+                    let node = escape::line(&self.node);
+                    say(format_args!(
+                        "listening on {listen}, to {target} from {node}"
+                    ));
+                }
+            }
+            TunnelEvent::Progress {
+                seconds,
+                carried,
+                rails,
+            } => self.progress(*seconds, carried, rails),
+            TunnelEvent::Note { message, .. }
+            | TunnelEvent::Reaching(Event::Uploaded { message, .. }) => self.note(message),
+            TunnelEvent::Reaching(_) | TunnelEvent::Started { .. } => {}
+        }
+    }
+
+    fn note(&self, message: &str) {
+        if self.is_quiet || self.is_json {
+            return;
+        }
+        let line = format!("note: {}", escape::line(message));
+        match &self.place {
+            Place::Bar(bar) => bar.println(line),
+            Place::Silent | Place::Lines(_) => {
+                let _ = writeln!(std::io::stderr().lock(), "{line}");
+            }
+        }
+    }
+
+    fn progress(&mut self, seconds: f64, carried: &TunnelCarried, rails: &[TunnelRail]) {
+        let passed = (seconds - self.before.0).max(1e-3);
+        let rate = |now: u64, before: u64| {
+            ByteRate((now.saturating_sub(before) as f64 / passed) as u64).to_string()
+        };
+        let line = || {
+            let up = rails.iter().filter(|rail| rail.up).count();
+            format!(
+                "{} connections open, {} in all; out {}, in {}; {up} of {} rails",
+                carried.open_connections,
+                carried.connections,
+                rate(carried.sent_bytes, self.before.1),
+                rate(carried.received_bytes, self.before.2),
+                rails.len()
+            )
+        };
+        match &mut self.place {
+            Place::Silent => {}
+            Place::Lines(last) if last.elapsed() < LINE_EVERY => return,
+            Place::Lines(last) => {
+                *last = Instant::now();
+                let line = format!("{}: {}", format_seconds(seconds), line());
+                let _ = writeln!(std::io::stderr().lock(), "{line}");
+            }
+            Place::Bar(bar) => bar.set_message(line()),
+        }
+        self.before = (seconds, carried.sent_bytes, carried.received_bytes);
+    }
+
+    pub fn finish(&self) {
+        if let Place::Bar(bar) = &self.place {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+/// The last event of a tunnel that never became a request.
+pub(super) fn print_refusal(node: &str, kind: ErrorKind, error: &str) {
+    let first = error.lines().next().unwrap_or_default();
+    let report = TunnelReport::refused(node, kind, first);
+    print(&Printed::Ended { report: &report });
+}
+
+/// Prints the report as it is asked for.
+pub(super) fn end(report: &TunnelReport, output: &OutputArgs) -> Result<ExitCode> {
+    let status = ExitCode::from(report.outcome.exit_status());
+    if output.json {
+        print(&Printed::Ended { report });
+        return Ok(status);
+    }
+    let text = match report.outcome {
+        Outcome::Cancelled if output.quiet => String::new(),
+        Outcome::Cancelled => summary(report, output.report),
+        _ => {
+            let error = report.error.as_deref().unwrap_or("unknown");
+            let word = match report.outcome {
+                Outcome::Refused => "refused",
+                _ => "error",
+            };
+            format!("ropewalk: {word}: {}\n", escape::lines(error))
+        }
+    };
+    let _ = std::io::stderr().lock().write_all(text.as_bytes());
+    Ok(status)
+}
+
+/// What a tunnel carried, and each of its rails where all is asked for.
+fn summary(report: &TunnelReport, is_full: bool) -> String {
+    let carried = &report.carried;
+    let resets = match carried.reset_connections {
+        0 => String::new(),
+        resets => format!(", {resets} of them reset"),
+    };
+    let mut out = format!(
+        "ended after {}: {} connections{resets}; {} sent, {} received\n",
+        format_seconds(report.seconds),
+        carried.connections,
+        format_bytes(carried.sent_bytes),
+        format_bytes(carried.received_bytes)
+    );
+    for rail in report.rails.iter().filter(|_| is_full) {
+        out += &format!(
+            "  {}: {} sent, {} received\n",
+            escape::line(&rail.rail),
+            format_bytes(rail.sent_bytes),
+            format_bytes(rail.received_bytes)
+        );
+    }
+    out
+}

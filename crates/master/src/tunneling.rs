@@ -1,0 +1,583 @@
+//! Runs one tunnel: listens, has the node's agent connect to the targets, and passes connections on over all rails.
+//!
+//! Bytes of a tunnel do not depend on its control connection, which may run over an interface that has failed while others work: once
+//! the rails are connected, the message socket alone says when the tunnel is over.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use ropewalk_lane::preface;
+use ropewalk_message::{ByteStreams, MessageError, Options as RailOptions, Passed, RailReport};
+use ropewalk_proto::byte_stream::STREAMS_MAX;
+use ropewalk_proto::control::{self, ForwardOpen, ForwardOpened, ToAgent, from_agent, to_agent};
+use ropewalk_proto::coordinator::Rails;
+use ropewalk_proto::report::{ErrorKind, Event, Outcome};
+use ropewalk_proto::tunnel::report::{TunnelCarried, TunnelForward, TunnelRail, TunnelReport};
+use ropewalk_proto::tunnel::watch::{NOTES_MAX, Seen, Watch};
+use ropewalk_proto::tunnel::{LOST_SECONDS, Target, greeting};
+use tokio::net::TcpListener;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::task::JoinSet;
+
+use crate::connections::{Connections, Input};
+use crate::drive::Cancel;
+use crate::reach::{Reached, describe, reach_each, send_away};
+use crate::request::{NodeRequest, Options, Reach};
+
+mod listen;
+mod rails;
+
+use listen::{Bound, bind};
+use rails::{Rail, rails};
+
+/// Time between two events with the state of the tunnel.
+const PROGRESS_EVERY: Duration = Duration::from_millis(500);
+
+/// Time in which the agent opens its end.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Threads of connections reset these within this time; what is left then ends with the process.
+const RESET_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// Time between two looks whether they have.
+const RESET_LOOK: Duration = Duration::from_millis(5);
+
+/// After a failed accept: descriptors are likely to be used up.
+const REST: Duration = Duration::from_millis(50);
+
+/// Stack of a connection's thread: its buffers are on the heap.
+const STACK_LEN: usize = 256 << 10;
+
+/// Code of a stream whose program reset its connection.
+const CODE_PROGRAM: u32 = 2;
+
+/// A tunnel to be run.
+#[derive(Clone, Debug)]
+pub struct TunnelRequest {
+    /// The node whose agent connects to the targets.
+    pub node: NodeRequest,
+    /// How it is reached; `plain` and `rails` are of the tunnel, too.
+    pub options: Options,
+    /// What is forwarded, at most [`TARGETS_MAX`](ropewalk_proto::tunnel::TARGETS_MAX).
+    pub forwards: Vec<ForwardRequest>,
+}
+
+/// One forward.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ForwardRequest {
+    /// Addresses to listen on; with port 0 the system chooses one for all of them. The first must be there, others may be missing.
+    pub listen: Vec<SocketAddr>,
+    /// Where connections go on to.
+    pub target: Target,
+}
+
+/// What happens while a tunnel runs.
+#[derive(Clone, Debug)]
+pub enum TunnelEvent {
+    /// The node is reached, or awaited.
+    Reaching(Event),
+    /// Connections are taken from now on.
+    Started {
+        /// What is forwarded, with the ports that were chosen.
+        forwards: Vec<TunnelForward>,
+        /// All rails, whether they work or not.
+        rails: Vec<TunnelRail>,
+    },
+    /// What the tunnel has carried so far.
+    Progress {
+        /// Since it started.
+        seconds: f64,
+        /// Connections and their bytes.
+        carried: TunnelCarried,
+        /// All rails.
+        rails: Vec<TunnelRail>,
+    },
+    /// A rail is lost or works again, the control connection is lost, or a target refuses.
+    Note {
+        /// Since the tunnel started.
+        seconds: f64,
+        /// In words.
+        message: String,
+    },
+}
+
+/// Runs a tunnel until it is cancelled or its last rail is lost. Never fails by itself: refusals and errors are in the report.
+pub async fn tunnel(
+    request: TunnelRequest,
+    events: UnboundedSender<TunnelEvent>,
+    cancel: Cancel,
+) -> TunnelReport {
+    let began = Instant::now();
+    let node = request.node.name.clone();
+    let refused = |kind, text: &str| TunnelReport {
+        seconds: began.elapsed().as_secs_f64(),
+        ..TunnelReport::refused(&node, kind, text)
+    };
+    let bound = match bind(&request.forwards) {
+        Ok(bound) => bound,
+        Err(text) => return refused(ErrorKind::Refused, &text),
+    };
+    let opening = open(&request, &events);
+    let opened = tokio::select! {
+        opened = opening => opened,
+        () = cancel.cancelled() => Err(Unopened {
+            outcome: Outcome::Cancelled,
+            ..Unopened::new(ErrorKind::Interrupted, "interrupted")
+        }),
+    };
+    let opened = match opened {
+        Ok(opened) => opened,
+        Err(unopened) => {
+            let report = refused(unopened.kind, &unopened.text);
+            return TunnelReport {
+                outcome: unopened.outcome,
+                ..report
+            };
+        }
+    };
+    let Opened {
+        connections,
+        inputs,
+        rails,
+        streams,
+    } = opened;
+    let running = Running::new(&request, bound.named(), rails, streams, events);
+    let (kind, text) = running.run(bound, inputs, &cancel).await;
+    let report = TunnelReport {
+        outcome: match kind {
+            ErrorKind::Interrupted => Outcome::Cancelled,
+            _ => Outcome::Failed,
+        },
+        error: Some(text),
+        error_kind: Some(kind),
+        seconds: began.elapsed().as_secs_f64(),
+        ..running.report()
+    };
+    // Connections are reset, and the agent learns that it has no reason to stay.
+    running.streams.close();
+    running.closed().await;
+    connections.close().await;
+    report
+}
+
+/// Why a tunnel did not begin.
+struct Unopened {
+    outcome: Outcome,
+    kind: ErrorKind,
+    text: String,
+}
+
+impl Unopened {
+    fn new(kind: ErrorKind, text: impl Into<String>) -> Self {
+        Self {
+            outcome: Outcome::Refused,
+            kind,
+            text: text.into(),
+        }
+    }
+}
+
+/// The agent's end is open, and rails connect to it.
+struct Opened {
+    connections: Connections,
+    inputs: UnboundedReceiver<Input>,
+    rails: Vec<Rail>,
+    streams: Arc<ByteStreams>,
+}
+
+async fn open(
+    request: &TunnelRequest,
+    events: &UnboundedSender<TunnelEvent>,
+) -> Result<Opened, Unopened> {
+    let loopback = request.node.reach == Reach::Local;
+    let notice = |event: Event| {
+        let _ = events.send(TunnelEvent::Reaching(event));
+    };
+    let nodes = std::slice::from_ref(&request.node);
+    let none = Default::default();
+    let answers = reach_each(nodes, &request.options, loopback, None, none, notice).await;
+    if answers.iter().any(Result::is_err) {
+        let text = describe(answers.iter().filter_map(|answer| answer.as_ref().err()));
+        send_away(answers.into_iter().flatten().collect()).await;
+        return Err(Unopened::new(ErrorKind::Unreachable, text));
+    }
+    let (mut connections, mut inputs) = Connections::new();
+    let mut at = None;
+    for reached in answers.into_iter().flatten() {
+        let reached: Reached = reached;
+        at = match loopback {
+            // Its agent listens there alone.
+            true => Some(([127, 0, 0, 1].into(), None)),
+            false => reached.at,
+        };
+        connections.add(reached);
+    }
+    let secret: [u8; 32] = preface::random_bytes();
+    let body = to_agent::Body::ForwardOpen(asked(request, &secret));
+    connections.send(0, &ToAgent { body: Some(body) });
+    connections.flush();
+    let answered = tokio::time::timeout(OPEN_TIMEOUT, answer(&request.node.name, &mut inputs));
+    let opened = answered.await.unwrap_or_else(|_| {
+        let name = &request.node.name;
+        let text = format!("{name}: no answer within {} s", OPEN_TIMEOUT.as_secs());
+        Err(Unopened::new(ErrorKind::Unreachable, text))
+    });
+    let connected = match opened {
+        Ok(opened) => connect(request, at, &opened, secret).await,
+        Err(unopened) => Err(unopened),
+    };
+    match connected {
+        Ok((rails, streams)) => Ok(Opened {
+            connections,
+            inputs,
+            rails,
+            streams: Arc::new(streams),
+        }),
+        Err(unopened) => {
+            connections.close().await;
+            Err(unopened)
+        }
+    }
+}
+
+/// What the agent is to open.
+fn asked(request: &TunnelRequest, secret: &[u8; 32]) -> ForwardOpen {
+    let targets = request
+        .forwards
+        .iter()
+        .map(|forward| control::ForwardTarget {
+            host: forward.target.host.clone(),
+            port: forward.target.port.into(),
+        });
+    let rails = match &request.options.rails {
+        Rails::Only(names) => names.clone(),
+        Rails::All | Rails::One => Vec::new(),
+    };
+    ForwardOpen {
+        secret: secret.to_vec(),
+        plain: request.options.plain,
+        targets: targets.collect(),
+        rails,
+    }
+}
+
+async fn answer(
+    name: &str,
+    inputs: &mut UnboundedReceiver<Input>,
+) -> Result<ForwardOpened, Unopened> {
+    while let Some(input) = inputs.recv().await {
+        match input {
+            Input::Message(_, message, _) => match message.body {
+                Some(from_agent::Body::ForwardOpened(opened)) => return Ok(opened),
+                Some(from_agent::Body::Refused(refused)) => {
+                    let text = format!("{name}: {}", refused.message);
+                    return Err(Unopened::new(ErrorKind::Refused, text));
+                }
+                _ => {}
+            },
+            Input::Lost(_, reason) => {
+                let text = format!("{name}: the connection to its agent ended: {reason}");
+                return Err(Unopened::new(ErrorKind::Unreachable, text));
+            }
+            // A tunnel carries nothing between nodes, and none joins.
+            Input::Uncarried { .. } | Input::Reached(..) => {}
+        }
+    }
+    Err(Unopened::new(ErrorKind::Other, "no control connection"))
+}
+
+/// Connects the rails.
+async fn connect(
+    request: &TunnelRequest,
+    at: Option<(IpAddr, Option<u16>)>,
+    opened: &ForwardOpened,
+    secret: [u8; 32],
+) -> Result<(Vec<Rail>, ByteStreams), Unopened> {
+    let name = &request.node.name;
+    let rails = rails(&request.options.rails, at, opened)
+        .map_err(|text| Unopened::new(ErrorKind::Refused, format!("{name}: {text}")))?;
+    let options = RailOptions {
+        token: Some(secret),
+        plain: request.options.plain,
+        local: rails.iter().map(|rail| rail.local).collect(),
+        peer_timeout: Duration::from_secs(LOST_SECONDS),
+        ..RailOptions::default()
+    };
+    let addresses: Vec<SocketAddr> = rails.iter().map(|rail| rail.remote).collect();
+    let connecting =
+        tokio::task::spawn_blocking(move || ByteStreams::connect(&addresses, &options));
+    match connecting.await {
+        Ok(Ok(streams)) => Ok((rails, streams)),
+        Ok(Err(error)) => {
+            let text = format!(
+                "{name}: its agent answers, but no interface leads to its port: {error}; a tunnel needs a TCP port of the \
+                 node that this host reaches: open one in its firewall and name it with --ports, or with --listen of a \
+                 standing agent"
+            );
+            Err(Unopened::new(ErrorKind::Unreachable, text))
+        }
+        Err(_) => Err(Unopened::new(
+            ErrorKind::Other,
+            "connecting failed; this is a bug",
+        )),
+    }
+}
+
+/// Counts of all connections.
+#[derive(Debug, Default)]
+struct Counts {
+    accepted: AtomicU64,
+    open: AtomicU64,
+    reset: AtomicU64,
+    passed: Passed,
+}
+
+impl Counts {
+    fn carried(&self) -> TunnelCarried {
+        let count = |of: &AtomicU64| of.load(Ordering::Relaxed);
+        TunnelCarried {
+            connections: count(&self.accepted),
+            open_connections: count(&self.open),
+            reset_connections: count(&self.reset),
+            sent_bytes: count(&self.passed.to_stream),
+            received_bytes: count(&self.passed.from_stream),
+        }
+    }
+}
+
+/// A tunnel while it runs.
+struct Running {
+    node: String,
+    encrypted: bool,
+    forwards: Vec<TunnelForward>,
+    names: Vec<String>,
+    streams: Arc<ByteStreams>,
+    counts: Arc<Counts>,
+    events: UnboundedSender<TunnelEvent>,
+    started: Instant,
+    notes: parking_lot::Mutex<Vec<String>>,
+}
+
+impl Running {
+    fn new(
+        request: &TunnelRequest,
+        forwards: Vec<TunnelForward>,
+        rails: Vec<Rail>,
+        streams: Arc<ByteStreams>,
+        events: UnboundedSender<TunnelEvent>,
+    ) -> Self {
+        Self {
+            node: request.node.name.clone(),
+            encrypted: !request.options.plain,
+            forwards,
+            names: rails.iter().map(Rail::to_string).collect(),
+            streams,
+            counts: Arc::default(),
+            events,
+            started: Instant::now(),
+            notes: parking_lot::Mutex::default(),
+        }
+    }
+
+    /// Until it is over: of which kind the reason is, and in words.
+    async fn run(
+        &self,
+        bound: Bound,
+        mut inputs: UnboundedReceiver<Input>,
+        cancel: &Cancel,
+    ) -> (ErrorKind, String) {
+        let (failed, mut failures) = unbounded_channel();
+        let mut accepting = JoinSet::new();
+        for (listener, target) in bound.into_listeners() {
+            let (streams, counts) = (self.streams.clone(), self.counts.clone());
+            accepting.spawn(accept_all(
+                listener,
+                target,
+                streams,
+                counts,
+                failed.clone(),
+            ));
+        }
+        let mut watch = Watch::new(self.names.clone());
+        let seen = self.look();
+        watch.handle_rails(&seen);
+        for warning in self.streams.warnings() {
+            self.note(warning);
+        }
+        let _ = self.events.send(TunnelEvent::Started {
+            forwards: self.forwards.clone(),
+            rails: self.rails(),
+        });
+        let mut tick = tokio::time::interval(PROGRESS_EVERY);
+        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut is_controlled = true;
+        loop {
+            tokio::select! {
+                () = cancel.cancelled() => return (ErrorKind::Interrupted, "interrupted".into()),
+                _ = tick.tick() => {
+                    for note in watch.handle_rails(&self.look()) {
+                        self.note(note);
+                    }
+                    if let Some(error) = self.streams.failure() {
+                        return self.over(&error);
+                    }
+                    self.progress();
+                }
+                input = inputs.recv(), if is_controlled => match input {
+                    Some(Input::Lost(_, reason)) => {
+                        is_controlled = false;
+                        self.note(Watch::control_lost(&self.node, &reason));
+                    }
+                    Some(_) => {}
+                    None => is_controlled = false,
+                },
+                Some(failure) = failures.recv() => self.note(failure),
+            }
+        }
+    }
+
+    /// Returns when no connection is open.
+    async fn closed(&self) {
+        let ended = async {
+            while self.counts.open.load(Ordering::Relaxed) > 0 {
+                tokio::time::sleep(RESET_LOOK).await;
+            }
+        };
+        let _ = tokio::time::timeout(RESET_TIMEOUT, ended).await;
+    }
+
+    fn over(&self, error: &MessageError) -> (ErrorKind, String) {
+        let node = &self.node;
+        let text = match error {
+            MessageError::PeerClosed => format!("{node}: its agent has ended the tunnel"),
+            error => format!("{node} is lost: {error}"),
+        };
+        (ErrorKind::Lost, text)
+    }
+
+    fn look(&self) -> Vec<Seen> {
+        let rails = self.streams.rails().into_iter();
+        rails
+            .map(|rail| Seen {
+                is_up: rail.is_up,
+                cause: rail.cause,
+            })
+            .collect()
+    }
+
+    fn rails(&self) -> Vec<TunnelRail> {
+        let rails = self.names.iter().zip(self.streams.rails());
+        let rail = |(name, rail): (&String, RailReport)| TunnelRail {
+            rail: name.clone(),
+            up: rail.is_up,
+            cause: rail.cause,
+            sent_bytes: rail.bytes_sent,
+            received_bytes: rail.bytes_received,
+        };
+        rails.map(rail).collect()
+    }
+
+    fn note(&self, message: String) {
+        let mut notes = self.notes.lock();
+        notes.push(message.clone());
+        let more = notes.len().saturating_sub(NOTES_MAX);
+        notes.drain(..more);
+        drop(notes);
+        let _ = self.events.send(TunnelEvent::Note {
+            seconds: self.started.elapsed().as_secs_f64(),
+            message,
+        });
+    }
+
+    fn progress(&self) {
+        let _ = self.events.send(TunnelEvent::Progress {
+            seconds: self.started.elapsed().as_secs_f64(),
+            carried: self.counts.carried(),
+            rails: self.rails(),
+        });
+    }
+
+    fn report(&self) -> TunnelReport {
+        TunnelReport {
+            encrypted: self.encrypted,
+            forwards: self.forwards.clone(),
+            carried: self.counts.carried(),
+            rails: self.rails(),
+            notes: self.notes.lock().clone(),
+            ..TunnelReport::refused(&self.node, ErrorKind::Other, "")
+        }
+    }
+}
+
+/// Takes connections of one listener, for good. Each has threads of its own.
+async fn accept_all(
+    listener: TcpListener,
+    target: u32,
+    streams: Arc<ByteStreams>,
+    counts: Arc<Counts>,
+    failed: UnboundedSender<String>,
+) {
+    loop {
+        let socket = match listener.accept().await {
+            Ok((socket, _)) => socket.into_std(),
+            Err(error) => Err(error),
+        };
+        let Ok(socket) = socket else {
+            tokio::time::sleep(REST).await;
+            continue;
+        };
+        counts.accepted.fetch_add(1, Ordering::Relaxed);
+        let open = counts.open.fetch_add(1, Ordering::Relaxed);
+        let (streams, own, failed) = (streams.clone(), counts.clone(), failed.clone());
+        let work = move || {
+            let ended = match open < STREAMS_MAX as u64 {
+                true => pass_on(socket, target, &streams, &own),
+                false => Err(refuse(socket, MessageError::TooManyStreams(STREAMS_MAX))),
+            };
+            if let Err(error) = ended {
+                own.reset.fetch_add(1, Ordering::Relaxed);
+                if let Some(text) = fault_of_target(&error) {
+                    let _ = failed.send(text);
+                }
+            }
+            own.open.fetch_sub(1, Ordering::Relaxed);
+        };
+        let thread = std::thread::Builder::new().name("tunnel".into());
+        if thread.stack_size(STACK_LEN).spawn(work).is_err() {
+            counts.reset.fetch_add(1, Ordering::Relaxed);
+            counts.open.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// One connection, from its beginning to its end.
+fn pass_on(
+    socket: std::net::TcpStream,
+    target: u32,
+    streams: &ByteStreams,
+    counts: &Counts,
+) -> io::Result<()> {
+    match streams.open(&greeting(target)) {
+        Ok(stream) => stream.join(socket, CODE_PROGRAM, &counts.passed),
+        Err(error) => Err(refuse(socket, error)),
+    }
+}
+
+/// Resets a connection for which there is no stream.
+fn refuse(socket: std::net::TcpStream, error: MessageError) -> io::Error {
+    let _ = socket2::SockRef::from(&socket).set_linger(Some(Duration::ZERO));
+    error.into_io()
+}
+
+/// What the user should know: why the agent has given a connection up, or that there are too many.
+fn fault_of_target(error: &io::Error) -> Option<String> {
+    let inner = error.get_ref()?.downcast_ref::<MessageError>()?;
+    match inner {
+        MessageError::Reset { text, .. } => Some(format!("a connection was reset: {text}")),
+        MessageError::TooManyStreams(_) => Some(inner.to_string()),
+        _ => None,
+    }
+}

@@ -1,0 +1,147 @@
+//! The rails of a tunnel: interfaces of this host, and what the agent says of its own.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+
+use ropewalk_lane::interfaces::{self, Interface, in_network};
+use ropewalk_proto::control::ForwardOpened;
+use ropewalk_proto::coordinator::Rails;
+use ropewalk_proto::message::RAILS_MAX;
+use ropewalk_proto::tunnel::pairing;
+
+/// One address here, one there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Rail {
+    interface: String,
+    pub local: IpAddr,
+    pub remote: SocketAddr,
+}
+
+impl fmt::Display for Rail {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (interface, local, remote) = (&self.interface, self.local, self.remote.ip());
+        write!(f, "{interface} {local} - {remote}")
+    }
+}
+
+/// The rails to an agent, that by which it was reached first.
+///
+/// * `at`: where this process reached it, as far as that is known.
+pub(super) fn rails(
+    asked: &Rails,
+    at: Option<(IpAddr, Option<u16>)>,
+    opened: &ForwardOpened,
+) -> Result<Vec<Rail>, String> {
+    let only = match asked {
+        Rails::Only(names) => &names[..],
+        Rails::All | Rails::One => &[],
+    };
+    let here = interfaces::usable(only);
+    if here.is_empty() && !only.is_empty() {
+        return Err(format!("no interface of this host is {}", only.join(", ")));
+    }
+    let there = by_interface(opened);
+    let first = first(at, opened);
+    let is_own = |ip: IpAddr| ip.is_loopback() || is_address(&interfaces::usable(&[]), ip);
+    let mut found = Vec::new();
+    if let Some(own) = first.filter(|first| is_own(first.ip())) {
+        // Within a host there is one way.
+        found.extend(rail(&here, own));
+        return found
+            .is_empty()
+            .then(|| none(opened))
+            .map_or(Ok(found), Err);
+    }
+    let networks: Vec<_> = here.iter().map(|one| one.networks.clone()).collect();
+    for (local, remote) in pairing::pairs(&networks, &there, in_network) {
+        found.push(Rail {
+            interface: owner(&here, local),
+            local,
+            remote,
+        });
+    }
+    if let Some(first) = first {
+        let known = there.iter().find(|addresses| addresses.contains(&first));
+        let is_known = |rail: &Rail| known.is_some_and(|known| known.contains(&rail.remote));
+        match found.iter().position(is_known) {
+            Some(position) => found.swap(0, position),
+            // An address that the agent does not know itself, as behind a router that translates it. Where the interfaces were
+            // named, no other is used.
+            None if only.is_empty() && (known.is_none() || found.is_empty()) => {
+                found.splice(0..0, rail(&here, first));
+            }
+            None => {}
+        }
+    }
+    found.truncate(match asked {
+        Rails::One => 1,
+        Rails::All | Rails::Only(_) => RAILS_MAX,
+    });
+    match found.is_empty() {
+        true => Err(none(opened)),
+        false => Ok(found),
+    }
+}
+
+fn none(opened: &ForwardOpened) -> String {
+    format!(
+        "no interface of this host leads to its agent, which names {}",
+        opened.addresses.join(", ")
+    )
+}
+
+/// The agent's addresses, by its interfaces.
+fn by_interface(opened: &ForwardOpened) -> Vec<Vec<SocketAddr>> {
+    let mut found: Vec<(u32, Vec<SocketAddr>)> = Vec::new();
+    for (text, &number) in opened.addresses.iter().zip(&opened.interfaces) {
+        let Some(address) = text.parse().ok().filter(|_| number > 0) else {
+            continue;
+        };
+        match found.iter_mut().find(|(known, _)| *known == number) {
+            Some((_, addresses)) => addresses.push(address),
+            None => found.push((number, vec![address])),
+        }
+    }
+    found.into_iter().map(|(_, addresses)| addresses).collect()
+}
+
+/// The address by which the agent was reached, with its port; the agent's first one where none is known.
+fn first(at: Option<(IpAddr, Option<u16>)>, opened: &ForwardOpened) -> Option<SocketAddr> {
+    let mut candidates = opened.addresses.iter().filter_map(|text| text.parse().ok());
+    let candidate: Option<SocketAddr> = candidates.next();
+    match at {
+        Some((ip, port)) => {
+            let port = port.or(candidate.map(|candidate| candidate.port()))?;
+            Some(SocketAddr::new(ip.to_canonical(), port))
+        }
+        None => candidate,
+    }
+}
+
+fn is_address(interfaces: &[Interface], ip: IpAddr) -> bool {
+    let mut networks = interfaces.iter().flat_map(|one| &one.networks);
+    networks.any(|(own, _)| *own == ip)
+}
+
+fn owner(here: &[Interface], local: IpAddr) -> String {
+    let owner = here
+        .iter()
+        .find(|one| is_address(std::slice::from_ref(one), local));
+    owner.map_or_else(|| "lo".to_owned(), |one| one.name.clone())
+}
+
+/// A rail to an address as this host's routing has it; nothing is sent.
+fn rail(here: &[Interface], remote: SocketAddr) -> Option<Rail> {
+    let any: IpAddr = match remote.is_ipv4() {
+        true => [0, 0, 0, 0].into(),
+        false => [0u16; 8].into(),
+    };
+    let socket = UdpSocket::bind((any, 0)).ok()?;
+    socket.connect(remote).ok()?;
+    let local = socket.local_addr().ok()?.ip();
+    Some(Rail {
+        interface: owner(here, local),
+        local,
+        remote,
+    })
+}

@@ -1,0 +1,156 @@
+//! A byte stream and a TCP connection as one: what is read from either is written to the other.
+
+use std::io::{self, ErrorKind, Read as _, Write as _};
+use std::net::{Shutdown, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use socket2::SockRef;
+
+use super::ByteStream;
+use crate::threads::STACK_LEN;
+
+/// Bytes passed on at once: what a record of the socket and a program's buffer hold.
+const SPACE_LEN: usize = 128 << 10;
+
+/// How often a wait for the TCP connection looks whether the stream is over: data and its ends are noticed at once without.
+const LOOK: Duration = Duration::from_secs(5);
+
+/// Bytes that were passed on so far.
+#[derive(Debug, Default)]
+pub struct Passed {
+    /// From TCP connections to streams.
+    pub to_stream: AtomicU64,
+    /// From streams to TCP connections.
+    pub from_stream: AtomicU64,
+}
+
+impl ByteStream {
+    /// Passes on what the TCP connection and this stream deliver, until both ways have ended. Each way ends by itself; what resets or breaks
+    /// one of the two resets the other. Takes a thread beside the caller's.
+    ///
+    /// * `code`: as of [`reset`](Self::reset), for what is the TCP connection's fault.
+    ///
+    /// # Errors
+    /// What ended it before both ways had.
+    pub fn join(self, socket: TcpStream, code: u32, passed: &Passed) -> io::Result<()> {
+        let joint = Joint {
+            stream: self,
+            socket,
+            code,
+            passed,
+            is_broken: AtomicBool::new(false),
+        };
+        let ended = joint.run();
+        if ended.is_err() {
+            // Dropping it resets the connection: its program must not take a part for the whole.
+            let _ = SockRef::from(&joint.socket).set_linger(Some(Duration::ZERO));
+        }
+        ended
+    }
+}
+
+struct Joint<'a> {
+    stream: ByteStream,
+    socket: TcpStream,
+    code: u32,
+    passed: &'a Passed,
+    /// One way has failed: the other one ends without an end.
+    is_broken: AtomicBool,
+}
+
+impl Joint<'_> {
+    fn run(&self) -> io::Result<()> {
+        self.socket.set_nonblocking(false)?;
+        self.socket.set_nodelay(true)?;
+        self.socket.set_read_timeout(Some(LOOK))?;
+        self.socket.set_write_timeout(Some(LOOK))?;
+        // Best effort: a program whose host is gone without notice shows after two hours, as the system has it.
+        let _ = SockRef::from(&self.socket).set_keepalive(true);
+        thread::scope(|scope| {
+            let sending = thread::Builder::new().name("bytes-out".to_owned());
+            let sending = sending.stack_size(STACK_LEN).spawn_scoped(scope, || {
+                self.send().inspect_err(|error| self.break_off(error))
+            });
+            let sending = sending.inspect_err(|error| self.break_off(error))?;
+            let received = self.receive().inspect_err(|error| self.break_off(error));
+            let sent = sending.join().unwrap_or_else(|_| {
+                let error = io::Error::other("a thread of the connection panicked");
+                self.break_off(&error);
+                Err(error)
+            });
+            // The first cause stands; the other way only follows.
+            received.and(sent)
+        })
+    }
+
+    /// Ends both ways.
+    fn break_off(&self, error: &io::Error) {
+        self.is_broken.store(true, Ordering::Release);
+        // Nothing is sent for a stream that is over already.
+        self.stream.reset(self.code, &error.to_string());
+        // Wakes the thread that reads, and sends nothing.
+        let _ = self.socket.shutdown(Shutdown::Read);
+    }
+
+    fn check(&self, is_over: bool) -> io::Result<()> {
+        match is_over || self.is_broken.load(Ordering::Acquire) {
+            true => Err(ErrorKind::ConnectionAborted.into()),
+            false => Ok(()),
+        }
+    }
+
+    /// From the TCP connection to the stream.
+    fn send(&self) -> io::Result<()> {
+        let mut space = vec![0; SPACE_LEN];
+        loop {
+            let count = match (&self.socket).read(&mut space) {
+                Ok(0) => break,
+                Ok(count) => count,
+                Err(error) if is_wait(&error) => {
+                    self.check(self.stream.is_over())?;
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            (&self.stream).write_all(&space[..count])?;
+            let passed = &self.passed.to_stream;
+            passed.fetch_add(count as u64, Ordering::Relaxed);
+        }
+        self.check(false)?;
+        self.stream.shutdown()
+    }
+
+    /// From the stream to the TCP connection.
+    fn receive(&self) -> io::Result<()> {
+        let mut space = vec![0; SPACE_LEN];
+        loop {
+            let count = self.stream.read(&mut space)?;
+            if count == 0 {
+                break;
+            }
+            let mut rest = &space[..count];
+            while !rest.is_empty() {
+                match (&self.socket).write(rest) {
+                    Ok(count) => rest = &rest[count..],
+                    Err(error) if is_wait(&error) => self.check(self.stream.is_lost())?,
+                    Err(error) => return Err(error),
+                }
+            }
+            let passed = &self.passed.from_stream;
+            passed.fetch_add(count as u64, Ordering::Relaxed);
+        }
+        match self.socket.shutdown(Shutdown::Write) {
+            // The program has closed it already.
+            Err(error) if error.kind() == ErrorKind::NotConnected => Ok(()),
+            ended => ended,
+        }
+    }
+}
+
+/// Whether a call may succeed later.
+fn is_wait(error: &io::Error) -> bool {
+    use ErrorKind::{Interrupted, TimedOut, WouldBlock};
+    matches!(error.kind(), Interrupted | TimedOut | WouldBlock)
+}
