@@ -258,26 +258,24 @@ class Tasks(Streams):
         data = os.urandom(2 * MIB)
 
         async def serve() -> None:
-            stream = await self.listener.accept_async()
-            while part := await stream.recv_async(60_000):
-                await stream.sendall_async(part)
-            stream.shutdown()
-            await asyncio.to_thread(stream.close)
+            async with await self.listener.accept_async() as stream:
+                while part := await stream.recv_async(60_000):
+                    await stream.sendall_async(part)
+            self.assertEqual(stream.fileno(), -1)
 
         async def main() -> bytes:
             serving = asyncio.create_task(serve())
-            own = await ropewalk.ByteStream.connect_async(self.listener.addresses, token=self.token)
-            writing = asyncio.create_task(own.sendall_async(data))
-            answer = bytearray(len(data))
-            view, at = memoryview(answer), 0
-            while at < len(data):
-                at += await own.recv_into_async(view[at:], min(5_000, len(data) - at))
-            await writing
-            own.shutdown()
-            self.assertEqual(await own.recv_async(1), b"")
-            await serving
-            await asyncio.to_thread(own.close)
-            return bytes(answer)
+            async with await ropewalk.ByteStream.connect_async(self.listener.addresses, token=self.token) as own:
+                writing = asyncio.create_task(own.sendall_async(data))
+                answer = bytearray(len(data))
+                view, at = memoryview(answer), 0
+                while at < len(data):
+                    at += await own.recv_into_async(view[at:], min(5_000, len(data) - at))
+                await writing
+                own.shutdown()
+                self.assertEqual(await own.recv_async(1), b"")
+                await serving
+                return bytes(answer)
 
         self.assertTrue(self.run_in_time(main()) == data)
 

@@ -84,7 +84,8 @@ class ByteStream:
     """Bytes in order, both ways, over one or more interfaces: the methods are those of `socket.socket`, and failures are an `Error`.
 
     An interface that fails takes nothing with it. `fileno` is for `selectors`: readable and writable as a socket's, and quiet after a call that does not
-    wait (`setblocking(False)`) has raised `BlockingIOError`. In tasks of asyncio there are `recv_async`, `recv_into_async` and `sendall_async`.
+    wait (`setblocking(False)`) has raised `BlockingIOError`. In tasks of asyncio there are `recv_async`, `recv_into_async`, `sendall_async`
+    and `async with`.
     """
 
     def __init__(self, stream: _ropewalk.ByteStream) -> None:
@@ -212,6 +213,10 @@ class ByteStream:
         finally:
             self._stream.close()
 
+    async def close_async(self) -> None:
+        """As `close`, for event loops."""
+        await asyncio.to_thread(self.close)
+
     def fileno(self) -> int:
         """The descriptor, for `selectors` and event loops; -1 after `close`. Nothing can be read from it or written to it."""
         return self._stream.fileno()
@@ -249,6 +254,12 @@ class ByteStream:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
+
+    async def __aenter__(self) -> ByteStream:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self.close_async()
 
     def __repr__(self) -> str:
         return f"<ByteStream fileno={self.fileno()}>"

@@ -6,7 +6,7 @@ import asyncio
 import json
 import os
 import sysconfig
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
 from types import TracebackType
 from typing import Any
 
@@ -133,7 +133,7 @@ class Copy:
             raise
         return self._report
 
-    def __await__(self) -> Any:
+    def __await__(self) -> Generator[Any, None, Report]:
         return self._ended().__await__()
 
     async def _ended(self) -> Report:
