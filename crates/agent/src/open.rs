@@ -260,7 +260,7 @@ fn row_ranges(rows: &[Row]) -> RangeSet {
 }
 
 /// Objects in order of first mention, and the layout of the rows over them.
-fn row_layout(rows: &[Row]) -> Result<(Vec<&[u8]>, Layout), AgentError> {
+pub(crate) fn row_layout(rows: &[Row]) -> Result<(Vec<&[u8]>, Layout), AgentError> {
     let mut objects: Vec<&[u8]> = Vec::new();
     let mut pieces = Vec::new();
     for row in rows {

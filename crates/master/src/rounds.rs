@@ -15,11 +15,11 @@
 mod sum;
 mod wait;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use ropewalk_model::time;
-use ropewalk_proto::coordinator::{Earlier, Gone};
+use ropewalk_proto::coordinator::{Earlier, Gone, with_all_files};
 use ropewalk_proto::patience::{Patience, Settings};
 use ropewalk_proto::report::{
     ControlReport, ErrorKind, Event, InterruptionReport, Outcome, Report, SourcesReport,
@@ -115,9 +115,7 @@ fn is_resumable(request: &Request) -> bool {
     let options = &request.options;
     let is_rows = request.mapping == Mapping::Rows;
     let nodes = request.nodes.iter();
-    // Several nodes that write rows of one file have no journals.
-    let mut sinks = nodes.clone().flat_map(|node| &node.sinks);
-    let has_journals = !is_rows || sinks.all(|sink| sink.destination.is_none());
+    let has_journals = !is_rows || are_seen_whole(&request.nodes);
     let mut objects = nodes.flat_map(|node| node.sources.iter().chain(&node.sinks));
     let is_file = |object: &Object| matches!(object, Object::Path(_) | Object::Bundle(_));
     has_journals
@@ -126,6 +124,26 @@ fn is_resumable(request: &Request) -> bool {
         && options.lane != LaneKind::Mpi
         && !options.dry_run
         && objects.all(|object| is_file(&object.object))
+}
+
+/// Whether of each destination that readers of rows share one can look what is there: else it has no journal.
+fn are_seen_whole(nodes: &[NodeRequest]) -> bool {
+    let mut destinations: BTreeMap<&str, Vec<BTreeSet<&[u8]>>> = BTreeMap::new();
+    for node in nodes {
+        let shared = node
+            .sinks
+            .first()
+            .and_then(|sink| sink.destination.as_deref());
+        let Some(name) = shared else { continue };
+        let files = node.sinks.iter().filter_map(|sink| match &sink.object {
+            Object::Path(path) => Some(path.as_slice()),
+            _ => None,
+        });
+        let members = destinations.entry(name).or_default();
+        members.push(files.collect());
+    }
+    let mut members = destinations.values();
+    members.all(|members| !with_all_files(members).is_empty())
 }
 
 /// Where all sources were found to hold the same, each replaces the others in further rounds, too.
@@ -519,6 +537,10 @@ mod tests {
         shared.nodes[1].sinks = shared.nodes[1].sources.clone();
         assert!(is_resumable(&shared));
         shared.nodes[1].sinks[0].destination = Some("one".into());
+        assert!(is_resumable(&shared));
+        // No reader has all files of the destination.
+        shared.nodes[0].sinks = shared.nodes[1].sinks.clone();
+        shared.nodes[0].sinks[0].object = Object::Path(b"/y".to_vec());
         for request in [
             shared,
             request(vec![path(), Object::Null], Mapping::Rows, Same::Kept, true),

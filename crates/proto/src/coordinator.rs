@@ -19,7 +19,7 @@
 //! | concern | file |
 //! |---|---|
 //! | layout of the data, replicas, what is odd | `layout`, `left_out`, `source_lists`, `probe`, `places`, `overlaps`, `replicas` |
-//! | what destinations have, dry runs, `--delete` | `looking`, `listing`, `removal` |
+//! | what destinations have, dry runs, `--delete` | `looking`, `shared_rows`, `listing`, `removal` |
 //! | plans, and what each node is sent of them | `plan`, `groups` |
 //! | moving work while bytes flow | `balancer` decides, `rounds` carries out |
 //! | nodes that fail, join and leave | `recover`, `membership` |
@@ -77,6 +77,7 @@ mod replicas;
 mod rounds;
 mod routing;
 mod setup;
+mod shared_rows;
 #[cfg(test)]
 mod silence_tests;
 mod source_lists;
@@ -102,6 +103,7 @@ pub use ropewalk_tuner::Others;
 pub use setup::{
     Destinations, Incomplete, Mapping, NodeSetup, Rails, Setup, SinkSetup, SourceSetup, Sources,
 };
+pub use shared_rows::with_all_files;
 pub use streams::{Ends, Tuned};
 pub use summary::NodeSummary;
 use view::View;

@@ -274,13 +274,22 @@ fn to_agents() -> Vec<Vec<u8>> {
             ranges: stretches(),
             adopted: stretches(),
             is_made: true,
+            sinks: vec![0, 3],
         }),
         to_agent::Body::Open(control::Open {
             transfer: vec![1; 16],
             options: Some(control::Options::default()),
             ..control::Open::default()
         }),
-        to_agent::Body::Look(control::Look::default()),
+        to_agent::Body::Look(control::Look {
+            files: vec![control::SharedFile {
+                sink: 3,
+                rows: vec![control::Row::default()],
+                mode: 0o644,
+            }],
+            origins: vec![control::Origin::default()],
+            ..control::Look::default()
+        }),
         to_agent::Body::Finish(control::Finish::default()),
     ];
     let encode = |body| ToAgent { body: Some(body) }.encode_to_vec();

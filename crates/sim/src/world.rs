@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use ropewalk_model::{Instant, Nanos, Problem, RangeSet, ReceiverRun, receiver_runs};
-use ropewalk_proto::control::{ToAgent, to_agent};
+use ropewalk_proto::control::{Options, Same, ToAgent, to_agent};
 use ropewalk_proto::coordinator::{
     Action, Coordinator, Destinations, Incomplete, Mapping, Planned, PlannedRun, Rails, Setup,
     Sources,
@@ -90,7 +90,7 @@ impl<'a> World<'a> {
                 },
             },
             limit: scenario.limit,
-            options: scenario.options,
+            options: options(scenario),
             rails: Rails::default(),
             tune: None,
             lessons: Vec::new(),
@@ -498,6 +498,15 @@ impl<'a> World<'a> {
             }
         }
     }
+}
+
+/// Files of rows have no disk here, which could have something of an earlier transfer.
+fn options(scenario: &Scenario) -> Options {
+    let mut options = scenario.options;
+    if scenario.trees.is_none() {
+        options.set_same(Same::Sent);
+    }
+    options
 }
 
 /// As the master's driver plans, without the bound.

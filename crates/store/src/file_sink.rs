@@ -4,8 +4,9 @@
 //! node7 writes `copy1` from offset 2048 on). Several nodes that share a file system write one
 //! temporary file, because nothing shortens it and its name follows from the transfer's id.
 //!
-//! Where it is known which bytes of which files the rows take, what is safe is recorded in a journal beside the temporary name of an own
-//! file, and the next transfer to that file goes on there ([`resume`]).
+//! Where it is known which bytes of which files the rows take, what is safe is recorded in a journal beside the temporary name, and the
+//! next transfer to that file goes on there ([`resume`]). Of a file that several nodes write one of them takes over what was left, for
+//! all, before the others open it; each has a journal of its own.
 //!
 //! A temporary file is its owner's alone. With its name it gets the mode of the file it replaces, else that of the
 //! source, else what the system gives new files. Where a range is written into a file ([`SinkFile::keeps_rest`]), the
@@ -54,8 +55,45 @@ pub struct SinkFile {
 #[derive(Debug)]
 pub struct FileSink {
     staging: Staging<Rows>,
-    /// Other nodes write the same temporary files, so a failed start removes nothing.
-    shared: bool,
+}
+
+/// Which nodes write the files, and what is recorded of them.
+#[derive(Clone, Copy, Debug)]
+enum Role<'a> {
+    /// Nothing is recorded; with `shared` other nodes write the same files.
+    Unrecorded { shared: bool },
+    /// This node alone.
+    Alone { origins: &'a [Origin], adopt: Adopt },
+    /// This node, which makes the files for others, too.
+    Leads {
+        node: u32,
+        origins: &'a [Origin],
+        adopt: Adopt,
+    },
+    /// Another node has made them.
+    Follows { node: u32, origins: &'a [Origin] },
+}
+
+impl<'a> Role<'a> {
+    fn origins(self) -> &'a [Origin] {
+        match self {
+            Self::Unrecorded { .. } => &[],
+            Self::Alone { origins, .. }
+            | Self::Leads { origins, .. }
+            | Self::Follows { origins, .. } => origins,
+        }
+    }
+
+    /// * `has_sources`: it is known where some bytes of the file come from.
+    fn progress(self, has_sources: bool) -> Progress {
+        match self {
+            Self::Unrecorded { .. } => Progress::off(),
+            Self::Alone { .. } if has_sources => Progress::of(None),
+            Self::Alone { .. } => Progress::off(),
+            // Also without a record: a later transfer sees by the journal that this node may write.
+            Self::Leads { node, .. } | Self::Follows { node, .. } => Progress::of(Some(node)),
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -104,7 +142,7 @@ impl FileSink {
         id: &str,
         shared: bool,
     ) -> Result<Self, StoreError> {
-        Self::make(layout, files, id, shared, None)
+        Self::make(layout, files, id, Role::Unrecorded { shared })
     }
 
     /// As [`FileSink::create`] of files that only this node writes: what is safe is recorded while they are written, and what an earlier
@@ -122,26 +160,65 @@ impl FileSink {
         origins: &[Origin],
         adopt: Adopt,
     ) -> Result<Self, StoreError> {
-        Self::make(layout, files, id, false, Some((origins, adopt)))
+        Self::make(layout, files, id, Role::Alone { origins, adopt })
+    }
+
+    /// As [`FileSink::update`] of files that several nodes write: of the one that takes over for all what was left, and makes the
+    /// temporary names.
+    ///
+    /// * `layout`, `origins`: of what all of them write.
+    /// * `node`: its number among them.
+    ///
+    /// # Errors
+    /// As [`FileSink::update`].
+    pub fn lead(
+        layout: Layout,
+        files: Vec<SinkFile>,
+        id: &str,
+        node: u32,
+        origins: &[Origin],
+        adopt: Adopt,
+    ) -> Result<Self, StoreError> {
+        let role = Role::Leads {
+            node,
+            origins,
+            adopt,
+        };
+        Self::make(layout, files, id, role)
+    }
+
+    /// As [`FileSink::lead`], of each of the others, when the first has made the temporary names.
+    ///
+    /// * `layout`, `origins`: of what this node writes.
+    /// * `node`: its number among them.
+    ///
+    /// # Errors
+    /// As [`FileSink::create`]; [`StoreError::Vanished`] where a temporary name is gone: a later transfer has taken it over.
+    pub fn share(
+        layout: Layout,
+        files: Vec<SinkFile>,
+        id: &str,
+        node: u32,
+        origins: &[Origin],
+    ) -> Result<Self, StoreError> {
+        Self::make(layout, files, id, Role::Follows { node, origins })
     }
 
     fn make(
         layout: Layout,
         files: Vec<SinkFile>,
         id: &str,
-        shared: bool,
-        resumed: Option<(&[Origin], Adopt)>,
+        role: Role<'_>,
     ) -> Result<Self, StoreError> {
         let mut rows = Vec::with_capacity(files.len());
         for (object, file) in (0..).zip(files) {
             let mut row = Row::new(file, id)?;
-            if let Some((origins, _)) = resumed {
-                row.sources = Sources::of(&layout, object, origins);
+            row.sources = Sources::of(&layout, object, role.origins());
+            // The node that leads has waited for all.
+            if !matches!(role, Role::Follows { .. }) {
+                await_endings(&row.file.path, id, &|| false)?;
             }
-            await_endings(&row.file.path, id, &|| false)?;
-            if !row.sources.is_empty() {
-                row.progress = Mutex::new(Progress::of(None));
-            }
+            row.progress = Mutex::new(role.progress(!row.sources.is_empty()));
             rows.push(row);
         }
         let rows = Rows {
@@ -157,21 +234,41 @@ impl FileSink {
         }
         let sink = Self {
             staging: Staging::new(layout, rows, false),
-            shared,
         };
-        if let Some((_, adopt)) = resumed {
-            let rows = sink.rows().iter();
-            rows.filter(|row| !row.sources.is_empty())
-                .for_each(|row| row.take_over(adopt));
-        }
         let mut made = Vec::new();
-        if let Err(error) = sink.prepare(&mut made) {
-            for (object, row) in sink.rows().iter().enumerate().filter(|_| !sink.shared) {
-                row.leave(made.contains(&object));
-            }
+        let begun = sink.begin(role);
+        if let Err(error) = begun.and_then(|()| sink.prepare(role, &mut made)) {
+            sink.leave(role, &made);
             return Err(error);
         }
         Ok(sink)
+    }
+
+    /// Makes the journals, and takes over what earlier transfers left: before the temporary files are made.
+    fn begin(&self, role: Role<'_>) -> Result<(), StoreError> {
+        for row in self.rows() {
+            match role {
+                Role::Unrecorded { .. } => {}
+                Role::Alone { adopt, .. } | Role::Leads { adopt, .. } => row.take_over(adopt)?,
+                Role::Follows { .. } => row.begin()?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends where the sink could not be made: what was taken over stays, and what other nodes may write.
+    ///
+    /// * `made`: temporary files that were made just now.
+    fn leave(&self, role: Role<'_>, made: &[usize]) {
+        for (object, row) in self.rows().iter().enumerate() {
+            match role {
+                Role::Unrecorded { shared: true } => {}
+                Role::Follows { .. } => row.remove_own_journal(),
+                Role::Unrecorded { shared: false } | Role::Alone { .. } | Role::Leads { .. } => {
+                    row.leave(made.contains(&object));
+                }
+            }
+        }
     }
 
     /// Where the bytes lie.
@@ -185,10 +282,13 @@ impl FileSink {
     }
 
     /// Opens each file and reserves each piece; `made` tells which files were not there before.
-    fn prepare(&self, made: &mut Vec<usize>) -> Result<(), StoreError> {
+    fn prepare(&self, role: Role<'_>, made: &mut Vec<usize>) -> Result<(), StoreError> {
         let mut seen: HashMap<(u64, u64), &Row> = HashMap::new();
         for (object, row) in self.rows().iter().enumerate() {
-            let (file, new) = row.open()?;
+            let (file, new) = match role {
+                Role::Follows { .. } => (row.open_made()?, false),
+                _ => row.open()?,
+            };
             if new {
                 made.push(object);
                 lock(&self.staging.target.new_names).insert(object as u32);
@@ -205,6 +305,10 @@ impl FileSink {
                 });
             }
             let is_resumed = !lock(&row.progress).adopted.is_empty();
+            if is_resumed && new {
+                // What was taken over is gone.
+                return Err(row.vanished());
+            }
             if is_resumed || new && row.file.keeps_rest {
                 let layout = is_resumed.then_some((&self.staging.layout, object as u32));
                 row.copy_rest(&file, layout)?;
@@ -349,6 +453,20 @@ impl Row {
         }
     }
 
+    /// The temporary file that was made before: one that is gone is not made again, as it would lack what was written.
+    fn open_made(&self) -> Result<File, StoreError> {
+        let flags = OFlags::RDWR | OFlags::NONBLOCK;
+        let opened = sys::open_beneath(self.parent.as_fd(), &self.temporary, flags, Mode::empty());
+        opened.map(File::from).map_err(|errno| match errno {
+            Errno::NOENT => self.vanished(),
+            errno => StoreError::from_errno(Operation::Open, self.temporary_path(), errno),
+        })
+    }
+
+    fn vanished(&self) -> StoreError {
+        StoreError::from_errno(Operation::Open, self.temporary_path(), Errno::NOENT)
+    }
+
     /// Gives the final mode and name; whether something had that name.
     fn rename(&self) -> Result<bool, StoreError> {
         let standing = self.standing()?;
@@ -425,9 +543,15 @@ impl Row {
         if !progress.adopted.is_empty() {
             return progress.end_journal();
         }
+        drop(progress);
         if is_made {
             self.remove();
         }
+        self.remove_own_journal();
+    }
+
+    fn remove_own_journal(&self) {
+        let mut progress = lock(&self.progress);
         if !progress.is_off {
             progress.remove_own_journal(&self.stage());
         }
@@ -500,7 +624,7 @@ impl Target for Rows {
         if self.taken_over.load(Ordering::Acquire) {
             return row.open_taken_over();
         }
-        row.open().map(|(file, _)| file)
+        row.open_made()
     }
 
     fn path(&self, object: u32) -> PathBuf {

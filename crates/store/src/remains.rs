@@ -8,6 +8,8 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use ropewalk_model::RangeSet;
+use ropewalk_model::journal::Version;
 use rustix::fs::{Dir, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
@@ -166,16 +168,24 @@ fn find(
 /// Bytes that are safe, and all, of the files of journals, and how many these are. Sources of rows are written into one file.
 fn recorded(left: &[Left]) -> (u64, u64, u64) {
     let mut trees: BTreeMap<&[u8], (u64, u64)> = BTreeMap::new();
+    // Several nodes may have recorded the same bytes, and each describes what it was to write.
+    let mut rows: BTreeMap<(&[u8], Version, u64), (RangeSet, u64)> = BTreeMap::new();
     let (mut safe, mut total, mut files) = (0_u64, 0_u64, 0);
     for file in left.iter().flat_map(|left| &left.files) {
         if let Some(shift) = file.shift {
-            safe = safe.saturating_add(file.safe.len_bytes());
-            total = total.saturating_add(shift.wanted);
+            let source = (&*file.path, file.version, shift.by);
+            let (of_source, wanted) = rows.entry(source).or_default();
+            *of_source = of_source.union(&file.safe);
+            *wanted = shift.wanted.max(*wanted);
             files = 1;
             continue;
         }
         let known = trees.entry(&file.path).or_default();
         *known = (known.0 + file.safe.len_bytes(), file.version.len);
+    }
+    for (of_source, wanted) in rows.values() {
+        safe = safe.saturating_add(of_source.len_bytes());
+        total = total.saturating_add(*wanted);
     }
     for (of_file, len) in trees.values() {
         safe = safe.saturating_add(*of_file.min(len));

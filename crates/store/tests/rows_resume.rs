@@ -5,8 +5,8 @@ use std::path::Path;
 
 use ropewalk_model::{Layout, Piece, Range, RangeSet};
 use ropewalk_store::{
-    Adopt, FileSink, Identity, KEPT_MIN_FAILED, Origin, RemainState, Sink as _, SinkFile, Unit,
-    remains,
+    Adopt, FileSink, Identity, KEPT_MIN_FAILED, Origin, RemainState, Sink as _, SinkFile,
+    StoreError, Unit, remains,
 };
 
 mod support;
@@ -89,6 +89,23 @@ impl Spec {
     }
 
     fn open(&self, path: &Path, number: u32) -> FileSink {
+        let (layout, files, origins) = self.parts(path);
+        FileSink::update(layout, files, &id(number), &origins, self.adopt).unwrap()
+    }
+
+    /// As the node that takes over for all.
+    fn lead(&self, path: &Path, number: u32, node: u32) -> FileSink {
+        let (layout, files, origins) = self.parts(path);
+        FileSink::lead(layout, files, &id(number), node, &origins, self.adopt).unwrap()
+    }
+
+    /// As another node.
+    fn share(&self, path: &Path, number: u32, node: u32) -> Result<FileSink, StoreError> {
+        let (layout, files, origins) = self.parts(path);
+        FileSink::share(layout, files, &id(number), node, &origins)
+    }
+
+    fn parts(&self, path: &Path) -> (Layout, Vec<SinkFile>, Vec<Origin>) {
         let layout = Layout::new(self.rows.iter().map(Row::piece).collect()).unwrap();
         let file = SinkFile {
             path: path.to_owned(),
@@ -98,7 +115,7 @@ impl Spec {
         };
         let mut origins: Vec<Origin> = self.rows.iter().map(Row::origin).collect();
         origins.sort_by_key(|origin| origin.range.start);
-        FileSink::update(layout, vec![file], &id(number), &origins, self.adopt).unwrap()
+        (layout, vec![file], origins)
     }
 
     fn all(&self) -> RangeSet {
@@ -439,5 +456,129 @@ fn much_is_kept() {
         spec.finish(&sink);
         assert!(std::fs::read(&path).unwrap() == spec.expected(b""));
         assert_only(&folder, &["copy"]);
+    }
+}
+
+/// Several nodes write one file: what all of them recorded is taken over by the one that leads the next time, whatever their number, or by
+/// one that has the file for itself, and the other way round. Bytes that two have recorded count once.
+#[test]
+fn what_several_nodes_recorded_is_taken_over() {
+    let [half1, half2] = halves();
+    let all = Spec::of(&halves());
+    let parts = [Spec::of(&[half1]), Spec::of(&[half2])];
+    let (_keep, folder) = folder();
+    let path = folder.join("copy");
+    let sinks = [
+        all.lead(&path, 1, 7),
+        parts[0].share(&path, 1, 8).unwrap(),
+        parts[1].share(&path, 1, 9).unwrap(),
+    ];
+    all.make_safe(&sinks[0], &ranges(&[(0, 500), (2500, 3000)]));
+    parts[0].make_safe(&sinks[1], &ranges(&[(0, 1000)]));
+    parts[1].make_safe(&sinks[2], &ranges(&[(3000, 3500)]));
+    assert_eq!(names(&folder).len(), 4, "a file and three journals");
+    let [first, second, last] = sinks;
+    drop((first, second));
+    // As long as one of them lives nothing is taken over.
+    let other = all.lead(&path, 2, 0);
+    assert!(other.present().adopted.is_empty());
+    other.discard();
+    drop(last);
+    let found = remains(&path).unwrap().pop().unwrap();
+    assert_eq!(found.state, RemainState::Resumable);
+    assert_eq!((found.safe, found.total), (2000, 6000));
+    drop(found);
+
+    let adopted = RangeSet::from_ranges(ranges(&[(0, 1000), (2500, 3500)]));
+    let lead = all.lead(&path, 3, 0);
+    assert_eq!(lead.present().adopted, adopted);
+    // It is killed, and another one of the same transfer leads.
+    drop(lead);
+    let lead = all.lead(&path, 3, 1);
+    assert_eq!(lead.present().adopted, adopted);
+    let share = parts[1].share(&path, 3, 0);
+    assert!(share.is_err(), "a journal of that number is there already");
+    let share = parts[1].share(&path, 3, 2).unwrap();
+    parts[1].make_safe(&share, &ranges(&[(5000, 6000)]));
+    drop((lead, share));
+    let sink = all.open(&path, 4);
+    assert_eq!(sink.present().adopted.len_bytes(), 3000);
+    drop(sink);
+    let lead = all.lead(&path, 5, 0);
+    let share = parts[0].share(&path, 5, 1).unwrap();
+    parts[0].write(&share, &RangeSet::from(Range::new(1000, 2500)));
+    share.sync().unwrap();
+    all.write(&lead, &RangeSet::from(Range::new(3500, 5000)));
+    share.commit().unwrap();
+    assert!(std::fs::read(&path).unwrap() == all.expected(b""));
+    assert_only(&folder, &["copy"]);
+}
+
+/// A node that is late makes nothing: where a later transfer has taken the file over it finds no temporary name, and leaves nothing. One
+/// whose journal was there before keeps what it writes.
+#[test]
+fn a_late_node_of_rows_makes_nothing() {
+    let spec = Spec::of(&halves());
+    let (_keep, folder) = folder();
+    let path = folder.join("copy");
+    let lead = spec.lead(&path, 1, 0);
+    spec.make_safe(&lead, &ranges(&[(0, 1000)]));
+    drop(lead);
+    let next = spec.lead(&path, 2, 0);
+    assert_eq!(next.present().adopted.len_bytes(), 1000);
+    let late = spec.share(&path, 1, 1);
+    assert!(matches!(late, Err(StoreError::Vanished { .. })), "{late:?}");
+    assert_eq!(names(&folder).len(), 2, "the next one's file and journal");
+    drop(next);
+    let (lead, living) = (spec.lead(&path, 3, 0), spec.share(&path, 3, 1).unwrap());
+    drop(lead);
+    let other = spec.open(&path, 4);
+    assert!(other.present().adopted.is_empty());
+    other.discard();
+    spec.write(&living, &spec.all());
+    living.commit().unwrap();
+    assert!(std::fs::read(&path).unwrap() == spec.expected(b""));
+    assert_only(&folder, &["copy"]);
+}
+
+/// What was taken over and is gone is not made again, with zeros where its bytes were: neither when the file is opened first, nor later.
+#[test]
+fn a_file_that_vanishes_is_not_made_again() {
+    let spec = Spec::of(&halves());
+    let (_keep, folder) = folder();
+    let path = folder.join("copy");
+    let lead = spec.lead(&path, 1, 0);
+    let share = spec.share(&path, 1, 1).unwrap();
+    spec.make_safe(&lead, &ranges(&[(0, 1000)]));
+    let temporary = names(&folder);
+    let temporary = temporary
+        .iter()
+        .find(|name| !name.to_string_lossy().ends_with("journal"));
+    std::fs::remove_file(folder.join(temporary.unwrap())).unwrap();
+    assert!(share.write_at(2000, &[7; 100]).is_err());
+    assert!(lead.commit().is_err());
+    assert!(!path.exists());
+}
+
+/// All nodes judge alike what is worth keeping: what all of them recorded counts.
+#[test]
+fn nodes_keep_together() {
+    let half = KEPT_MIN_FAILED / 2 + 4096;
+    for (safe, is_kept) in [(half, true), (half / 2, false)] {
+        let (_keep, folder) = folder();
+        let path = folder.join("copy");
+        let spec = Spec::of(&[row(0, 4 * half, 0, ("large", 1, 0))]);
+        let sinks = [spec.lead(&path, 1, 0), spec.share(&path, 1, 1).unwrap()];
+        for (at, sink) in sinks.iter().enumerate() {
+            let start = 2 * half * at as u64;
+            spec.make_safe(sink, &[Range::new(start, start + safe)]);
+            sink.keep_more();
+        }
+        for sink in &sinks {
+            sink.set_aside();
+            let kept = sink.kept_partial().map(|kept| kept.1);
+            assert_eq!(kept, is_kept.then_some(2 * safe));
+        }
+        assert_eq!(names(&folder).len(), if is_kept { 3 } else { 0 });
     }
 }

@@ -56,8 +56,8 @@ fn apart(path: &Path) -> Failure {
 }
 
 /// Which bytes of which files those of rows are.
-fn origins(plan: &control::Plan) -> Vec<Origin> {
-    let origins = plan.origins.iter().filter_map(|origin| {
+pub(crate) fn origins(origins: &[control::Origin]) -> Vec<Origin> {
+    let origins = origins.iter().filter_map(|origin| {
         let identity = origin.identity.as_ref()?;
         Some(Origin {
             range: control::range(origin.start, origin.length),
@@ -101,12 +101,14 @@ impl Fetch {
             )
         };
         let in_memory = self.member.options.verify() != Verify::Sink && !sinks.iter().any(keeps);
-        let shared: Vec<PathBuf> = sinks
-            .iter()
-            .flat_map(|sink| sink.shared_paths())
+        // What the node that looked has made is not this one's to remove: those that write there may keep it.
+        let unmade = (0..)
+            .zip(&sinks)
+            .filter(|(at, _)| !looked.is_made && !looked.made_files.contains(at));
+        let unmade: Vec<PathBuf> = unmade
+            .flat_map(|(_, sink)| sink.shared_paths())
             .cloned()
             .collect();
-        let is_others = looked.is_made;
         let mut made = Vec::new();
         match self.make(plan, sinks, looked, in_memory, &mut made) {
             Ok(layout) => Ok(SinkSet::new(made, layout, plan.unit_len(), in_memory)),
@@ -115,10 +117,7 @@ impl Fetch {
                 for placed in made.iter().filter(|placed| !placed.shared) {
                     placed.sink.set_aside();
                 }
-                // What the node that looked has made is not this one's to remove: those that write there may keep it.
-                if !is_others {
-                    *self.unmade.lock() = shared;
-                }
+                *self.unmade.lock() = unmade;
                 self.remove_made_folders();
                 Err(reason)
             }
@@ -174,28 +173,8 @@ impl Fetch {
                     let sink = sink.map_err(|error| refused(&error.into()))?;
                     (layout.ranges(), Arc::new(sink) as Arc<dyn Sink>, layout)
                 }
-                OpenSink::Files {
-                    paths,
-                    layout,
-                    shared,
-                    keeps_rest,
-                } => {
-                    let file = |path| SinkFile {
-                        path,
-                        renames: true,
-                        mode,
-                        keeps_rest,
-                    };
-                    let files = paths.into_iter().map(file).collect();
-                    let sink = match shared {
-                        true => FileSink::create(layout.clone(), files, &id, true),
-                        false => {
-                            let adopt = self.member.adopt();
-                            FileSink::update(layout.clone(), files, &id, &origins(plan), adopt)
-                        }
-                    };
-                    let sink = sink.map_err(|error| refused(&error))?;
-                    (layout.ranges(), Arc::new(sink) as Arc<dyn Sink>, layout)
+                files @ OpenSink::Files { .. } => {
+                    self.make_files(plan, files, (at as u32, mode), &id, &mut looked)?
                 }
                 tree @ OpenSink::Tree { .. } => self.make_tree(plan, tree, &id, &mut looked)?,
             };
@@ -209,6 +188,54 @@ impl Fetch {
         }
         // Rows of several sinks may list the same bytes; one is enough to place unit borders.
         Layout::new(pieces).map_err(|error| Failure::Other(error.to_string()))
+    }
+
+    /// * `at`, `mode`: of the sink, as in the plan.
+    fn make_files(
+        &self,
+        plan: &control::Plan,
+        sink: OpenSink,
+        (at, mode): (u32, Option<u32>),
+        id: &str,
+        looked: &mut Looked,
+    ) -> Result<Made, Failure> {
+        let OpenSink::Files {
+            paths,
+            layout,
+            shared,
+            keeps_rest,
+        } = sink
+        else {
+            return Err(Failure::Other("no file is to be made".into()));
+        };
+        let file = |path| SinkFile {
+            path,
+            renames: true,
+            mode,
+            keeps_rest,
+        };
+        let files = paths.into_iter().map(file).collect();
+        let (own, node) = (layout.clone(), self.member.node);
+        let origins = origins(&plan.origins);
+        let is_made = looked.made_files.contains(&at);
+        let sink = match (looked.led_files.remove(&at), shared) {
+            (Some(sink), _) => Ok(sink),
+            (None, true) if is_made => {
+                let sink = FileSink::share(own, files, id, node, &origins);
+                // All of them judge alike what is worth keeping: the one that took it over goes on with it.
+                if let (Ok(sink), false) = (&sink, looked.there.adopted.is_empty()) {
+                    sink.keep_more();
+                }
+                sink
+            }
+            (None, true) => FileSink::create(own, files, id, true),
+            (None, false) => FileSink::update(own, files, id, &origins, self.member.adopt()),
+        };
+        let sink = sink.map_err(|error| match error {
+            StoreError::Vanished { path, .. } if is_made => apart(&path),
+            error => refused(&error),
+        })?;
+        Ok((layout.ranges(), Arc::new(sink), layout))
     }
 
     fn make_tree(

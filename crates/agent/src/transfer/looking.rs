@@ -1,5 +1,6 @@
 //! Before the plan, where several nodes write one copy: this node looks what of it is there, or hears what another one has found.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -8,14 +9,16 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use ropewalk_model::RangeSet;
 use ropewalk_proto::control::{self, Change, from_agent};
 use ropewalk_store::{
-    Act, Check, Comparing, Contents, Part, Present, Preview, Previewed, Sink as _, TreeSink,
+    Act, Check, Comparing, Contents, FileSink, Origin, Part, Present, Preview, Previewed, Sink,
+    SinkFile, TreeSink,
 };
 
 use super::Transfer;
 use crate::find::Ways;
 use crate::hashes::SourceHashes;
 use crate::lists::Lists;
-use crate::open::OpenSink;
+use crate::open::{self, OpenSink};
+use crate::receiving::origins;
 use crate::streams::STACK_LEN;
 
 /// Ranges of a message that says what the destination has already: some hundred kilobytes.
@@ -56,6 +59,9 @@ pub(crate) struct Looked {
     /// Where this node has looked: the copy, and the folder that was made to hold it.
     pub led: Option<TreeSink>,
     pub made_folder: Option<PathBuf>,
+    /// Of rows: this node's sinks whose files were made, and those of them that it has made.
+    pub made_files: BTreeSet<u32>,
+    pub led_files: BTreeMap<u32, FileSink>,
 }
 
 impl Looked {
@@ -63,10 +69,12 @@ impl Looked {
     ///
     /// * `discard`: what this node made is removed, unless another node may go on with it.
     pub fn end(self, discard: bool) {
-        let Some(sink) = self.led.filter(|_| discard) else {
-            return;
-        };
-        if sink.present().adopted.is_empty() {
+        let is_unused = |sink: &dyn Sink| discard && sink.present().adopted.is_empty();
+        let files = self.led_files.values();
+        for sink in files.filter(|sink| is_unused(*sink)) {
+            sink.discard();
+        }
+        if let Some(sink) = self.led.filter(|sink| is_unused(sink)) {
             sink.discard();
             if let Some(folder) = &self.made_folder {
                 ropewalk_store::remove_empty_folder(folder);
@@ -116,7 +124,9 @@ fn add(known: &mut RangeSet, told: &[control::Stretch]) {
 impl Transfer {
     /// Serves lists of files, and looks what is there where this node is to decide that. Returns at once.
     pub fn look(self: Arc<Self>, look: control::Look) {
-        self.serve(&look.source_bases, &look.parts);
+        if look.files.is_empty() {
+            self.serve(&look.source_bases, &look.parts);
+        }
         if !look.decides {
             return;
         }
@@ -125,13 +135,14 @@ impl Transfer {
             .stack_size(STACK_LEN * 2);
         let transfer = self.clone();
         let looking = looking.spawn(move || {
-            let found = catch_unwind(AssertUnwindSafe(|| {
-                transfer.with_lists(&look, |parts, contents| {
+            let found = catch_unwind(AssertUnwindSafe(|| match look.files.is_empty() {
+                true => transfer.with_lists(&look, |parts, contents| {
                     match transfer.member.options.dry_run {
                         true => transfer.list(&look, parts, contents),
                         false => transfer.find_there(&look, parts, contents),
                     }
-                })
+                }),
+                false => transfer.find_rows(&look),
             }));
             transfer.report_there(found.unwrap_or_else(|_| {
                 Err(
@@ -288,6 +299,60 @@ impl Transfer {
         }
     }
 
+    /// Takes over for all nodes of a destination what was left of files that rows write, and makes them.
+    fn find_rows(&self, look: &control::Look) -> Result<Present, String> {
+        // Nothing is made that the agent would not stay to remove.
+        let Ok(_at_work) = self.member.work.clone().try_read_owned() else {
+            return Err("the agent is about to end".into());
+        };
+        let origins = origins(&look.origins);
+        let mut found = Present::default();
+        let mut looked = Looked::default();
+        for file in &look.files {
+            let sink = self.lead_file(file, &origins);
+            match sink {
+                Ok(sink) => {
+                    let present = sink.present();
+                    found.adopted = found.adopted.union(&present.adopted);
+                    looked.led_files.insert(file.sink, sink);
+                }
+                Err(reason) => {
+                    // No other node writes before one has looked.
+                    looked.end(true);
+                    return Err(reason);
+                }
+            }
+        }
+        self.keep_looked(looked);
+        Ok(found)
+    }
+
+    fn lead_file(
+        &self,
+        file: &control::SharedFile,
+        origins: &[Origin],
+    ) -> Result<FileSink, String> {
+        // It is not held while files are read.
+        let path = match self.sinks.lock().get(file.sink as usize) {
+            Some(OpenSink::Files {
+                paths,
+                shared: true,
+                ..
+            }) if paths.len() == 1 => paths[0].clone(),
+            _ => return Err(format!("sink {} of this node is no shared file", file.sink)),
+        };
+        let (_, layout) = open::row_layout(&file.rows).map_err(|error| error.to_string())?;
+        let written = SinkFile {
+            path,
+            renames: true,
+            mode: file.mode.checked_sub(1),
+            keeps_rest: false,
+        };
+        let (id, adopt) = (self.id_text(), self.member.adopt());
+        let sink = FileSink::lead(layout, vec![written], &id, self.member.node, origins, adopt);
+        sink.map_err(|error| error.to_string())
+    }
+
     /// For the plan, unless the transfer has ended meanwhile.
     fn keep_looked(&self, looked: Looked) {
         let mut known = self.looked.lock();
@@ -306,6 +371,7 @@ impl Transfer {
         add(&mut known.there.unchanged, &there.ranges);
         add(&mut known.there.adopted, &there.adopted);
         known.is_made |= there.is_made;
+        known.made_files.extend(&there.sinks);
     }
 }
 

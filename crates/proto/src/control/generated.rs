@@ -874,7 +874,8 @@ pub struct Listed {
     #[prost(enumeration = "Change", tag = "3")]
     pub change: i32,
 }
-/// Before the plan, where receivers write the copy of a tree together, or in a dry run. Senders serve their lists of files from now on.
+/// Before the plan, where receivers write the copy of a tree, or files of rows, together, or in a dry run. Senders serve their lists of
+/// files from now on.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Look {
     /// holders of lists of files
@@ -892,6 +893,25 @@ pub struct Look {
     /// this node looks what of the copy is there, and answers with Present
     #[prost(bool, tag = "4")]
     pub decides: bool,
+    /// of rows: all files of the destination
+    #[prost(message, repeated, tag = "6")]
+    pub files: ::prost::alloc::vec::Vec<SharedFile>,
+    /// of what all nodes of the destination take, as in Plan
+    #[prost(message, repeated, tag = "7")]
+    pub origins: ::prost::alloc::vec::Vec<Origin>,
+}
+/// A file that several nodes write by rows.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct SharedFile {
+    /// position in Open.sinks of the node that looks
+    #[prost(uint32, tag = "1")]
+    pub sink: u32,
+    /// of all nodes that write it
+    #[prost(message, repeated, tag = "2")]
+    pub rows: ::prost::alloc::vec::Vec<Row>,
+    /// as in Plan.sink_modes
+    #[prost(uint32, tag = "3")]
+    pub mode: u32,
 }
 /// Before the plan: what of a shared copy is there, as one of its nodes has found. Several messages add up.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -904,6 +924,9 @@ pub struct There {
     /// that node has made the temporary name
     #[prost(bool, tag = "3")]
     pub is_made: bool,
+    /// of rows: positions in Open.sinks of the files that it has made
+    #[prost(uint32, repeated, tag = "4")]
+    pub sinks: ::prost::alloc::vec::Vec<u32>,
 }
 /// Ranges for which no known holder is left.
 #[derive(Clone, PartialEq, ::prost::Message)]

@@ -3,18 +3,22 @@
 //! ```text
 //!  a copy of one node   complete: it has renamed it itself
 //!                       else: it renames the files that lack no byte, and removes what it wrote of the others
-//!  a shared copy        complete: one node renames it, the others wait for that; when it dies, or cannot, the next one does
+//!  a shared copy        complete: one node renames it, the others wait for that; when it dies, or cannot, the next one does;
+//!                       of rows another one renames the files that the first does not write
 //!                       else: all remove what they wrote, since no node knows which files are complete
 //! ```
 //!
 //! With [`Incomplete::Removed`] no file of an incomplete copy is renamed, with [`Incomplete::Kept`] none is removed either;
 //! the nodes report where they lie.
 
+use std::collections::BTreeSet;
+
 use ropewalk_model::Instant;
 
 use super::life::{Event, NodeLife, Order};
 use super::outcome::Failure;
 use super::phase::{Phase, Step};
+use super::shared_rows::files_of;
 use super::{Coordinator, Incomplete, Node};
 use crate::control::{self, to_agent};
 use crate::report::{ErrorKind, Outcome};
@@ -90,22 +94,53 @@ impl Coordinator {
         state.is_able() && state.done.is_some()
     }
 
-    /// Whether a shared destination has its name.
+    /// Whether all of a shared destination has its name.
     pub(super) fn is_named(&self, group: u32) -> bool {
+        self.is_begun(group) && self.unnamed(group).is_empty()
+    }
+
+    /// Whether a node has given a shared destination its name; of rows, the files that it writes.
+    fn is_begun(&self, group: u32) -> bool {
         let mut members = self.nodes.iter().filter(|n| n.group == Some(group));
-        members.any(|n| n.life().commits() && n.finished.as_deref().is_some_and(|f| f.committed))
+        members.any(Node::has_named)
+    }
+
+    /// Files of rows of a shared destination that no node has given their names.
+    fn unnamed(&self, group: u32) -> BTreeSet<&[u8]> {
+        let members = || self.nodes.iter().filter(|n| n.group == Some(group));
+        let named: BTreeSet<&[u8]> = members()
+            .filter(|node| node.has_named())
+            .flat_map(files_of)
+            .collect();
+        let all = members().flat_map(files_of);
+        all.filter(|file| !named.contains(file)).collect()
+    }
+
+    /// The nodes of a shared destination that wait for others to give it its name.
+    fn waiting(&self, group: u32) -> Vec<u32> {
+        let all = 0..self.nodes.len() as u32;
+        let is_of = |node: u32| self.nodes[node as usize].group == Some(group);
+        all.filter(|&node| is_of(node) && self.could_name(node))
+            .collect()
     }
 
     /// Has the next node of a shared destination give it its name, when all of it is safe.
     ///
     /// * `before`: who was asked before, and why it did not.
     fn name_next(&mut self, group: u32, before: Option<(u32, &str)>) {
-        let able: Vec<u32> = (0..self.nodes.len() as u32)
-            .filter(|&n| self.nodes[n as usize].group == Some(group) && self.could_name(n))
-            .collect();
+        let mut able = self.waiting(group);
+        let is_begun = self.is_begun(group);
+        if is_begun {
+            let unnamed = self.unnamed(group);
+            able.retain(|node| files_of(&self.nodes[*node as usize]).any(|f| unnamed.contains(f)));
+        }
         // The node that has decided what is there knows best whether that has changed.
-        let decided = self.looking.decided_by().filter(|by| able.contains(by));
+        let decided = self.looking.decided_by(self.groups.name(group));
+        let decided = decided.filter(|by| able.contains(by));
         let Some(node) = decided.or(able.first().copied()) else {
+            for other in self.waiting(group) {
+                self.tell_finish(other, self.setup.incomplete != Incomplete::Kept);
+            }
             let name = self.groups.name(group).to_owned();
             return self.fail(
                 ErrorKind::Lost,
@@ -117,8 +152,8 @@ impl Coordinator {
             self.note(format!(
                 "{before} did not rename the files into place ({reason}); {next} renames them"
             ));
-            self.ending.since = None;
         }
+        self.ending.since = None;
         let is_last = able.len() == 1;
         let order = Order {
             commit: true,
@@ -126,7 +161,7 @@ impl Coordinator {
         };
         let finish = control::Finish {
             samples: self.samples_for(node),
-            again: before.is_some(),
+            again: before.is_some() || is_begun,
             ..control::Finish::default()
         };
         self.close(node, order, finish);
@@ -178,10 +213,10 @@ impl Coordinator {
         let Some(group) = self.nodes[node as usize].group else {
             return;
         };
-        let waiting: Vec<u32> = (0..self.nodes.len() as u32)
-            .filter(|&n| self.nodes[n as usize].group == Some(group) && self.could_name(n))
-            .collect();
-        if error.is_empty() {
+        let waiting = self.waiting(group);
+        if error.is_empty() && !self.is_named(group) {
+            self.name_next(group, None);
+        } else if error.is_empty() {
             for other in waiting {
                 self.tell_finish(other, false);
             }
@@ -238,12 +273,9 @@ impl Coordinator {
     /// Whether all copies are whole and have their names, and nothing failed: the user's word came too late to stop anything.
     fn is_complete(&self) -> bool {
         let mut receivers = self.nodes.iter().filter(|node| node.is_receiver());
-        let is_named = |node: &Node| match node.group {
-            Some(group) => self.is_named(group),
-            None => node.is_complete(),
-        };
         let has_failed = self.ending.failure.is_some();
-        !has_failed && self.receivers().next().is_some() && receivers.all(is_named)
+        let is_any = self.receivers().next().is_some();
+        !has_failed && is_any && receivers.all(|node| self.has_whole_copy(node))
     }
 
     pub(super) fn check_finished(&mut self) {

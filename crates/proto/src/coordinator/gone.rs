@@ -18,7 +18,7 @@ pub struct Gone {
     pub reason: String,
 }
 
-/// A receiver whose own copy is complete.
+/// A receiver whose copy is complete: its own, or one that it shares.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Complete {
     /// Its name.
@@ -55,13 +55,6 @@ impl Earlier {
     }
 }
 
-impl Node {
-    /// Whether its copy is its own, and complete.
-    fn has_own_copy(&self) -> bool {
-        self.group.is_none() && self.is_complete()
-    }
-}
-
 /// Whether a final path is now below another folder. One that was made since is not.
 fn is_elsewhere(was: &Place, now: &Place) -> bool {
     match was.rest == now.rest {
@@ -71,6 +64,14 @@ fn is_elsewhere(was: &Place, now: &Place) -> bool {
 }
 
 impl Coordinator {
+    /// Whether what a receiver writes, by itself or with others, is complete.
+    pub(super) fn has_whole_copy(&self, node: &Node) -> bool {
+        match node.group {
+            Some(group) => self.is_named(group),
+            None => node.is_complete(),
+        }
+    }
+
     /// This round goes on with what an earlier one began; before [`Coordinator::start`].
     pub fn go_on(&mut self, earlier: Earlier) {
         self.earlier = earlier;
@@ -150,8 +151,8 @@ impl Coordinator {
         let is_needed = |node: &Node| match kind {
             // Refused: every node was needed.
             None => self.moving_at().is_none(),
-            // A copy of its own that is complete needs no further round.
-            Some(ErrorKind::Lost) if node.is_receiver() && !node.has_own_copy() => true,
+            // A copy that is complete needs no further round.
+            Some(ErrorKind::Lost) if node.is_receiver() && !self.has_whole_copy(node) => true,
             Some(ErrorKind::Lost) => !node.holds.intersection(&unheld).is_empty(),
             Some(ErrorKind::Missing) => !node.holds.intersection(&missing).is_empty(),
             Some(_) => false,
@@ -170,11 +171,11 @@ impl Coordinator {
         needed.into_iter().map(gone).collect()
     }
 
-    /// Once the transfer has ended: receivers whose own copies are complete.
+    /// Once the transfer has ended: receivers whose copies are complete, their own ones or those that they share.
     #[must_use]
     pub fn complete(&self) -> Vec<Complete> {
         let receivers = self.nodes.iter().filter(|node| node.is_receiver());
-        let complete = receivers.filter(|node| node.has_own_copy());
+        let complete = receivers.filter(|node| self.has_whole_copy(node));
         let bytes = |node: &Node| {
             let received = node.done.as_ref().map_or(0, |done| done.delivered);
             received + node.present_bytes + node.adopted_bytes

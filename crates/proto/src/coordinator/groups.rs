@@ -218,6 +218,6 @@ impl Coordinator {
 
     pub(super) fn destination_complete(&self, name: &str) -> bool {
         let missing = self.destination_wants(name).difference(&self.covered(name));
-        missing.is_empty() && !self.lacks_read_back()
+        missing.is_empty() && !self.lacks_read_back(name)
     }
 }

@@ -43,9 +43,8 @@ impl Coordinator {
 
     /// Everything is laid out: receivers list what they would do. Next states: Looking, Ended.
     pub(super) fn list(&mut self) {
-        match self.next_to_look() {
-            Some(first) => self.begin_looking(first),
-            None => self.refuse("no receiver is left that could look at its destination".into()),
+        if !self.begin_listing() {
+            self.refuse("no receiver is left that could look at its destination".into());
         }
     }
 
@@ -56,7 +55,7 @@ impl Coordinator {
 
     /// Some of what the awaited receiver would do.
     pub(super) fn handle_listing(&mut self, node: u32, listing: Listing) {
-        let is_awaited = self.looking.awaited == Some(node);
+        let is_awaited = self.looking.awaits(node);
         if self.phase != Phase::Looking || !self.is_dry_run() || !is_awaited {
             return;
         }
@@ -102,11 +101,10 @@ impl Coordinator {
         if !present.last {
             return;
         }
-        let next = self.next_to_look().filter(|_| !self.is_shared_copy());
-        if let Some(next) = next {
-            return self.ask_to_look(next);
+        if !self.is_shared_copy() && self.ask_next(node) {
+            return;
         }
-        self.looking.awaited = None;
+        self.looking.end();
         match self.left_out_error() {
             Some(text) => {
                 self.fail(ErrorKind::Missing, text.clone());
@@ -129,28 +127,23 @@ impl Coordinator {
 
     /// A receiver cannot look. Others of a shared copy may.
     fn list_on(&mut self, node: u32, reason: &str) {
-        let next = self.next_to_look().filter(|_| self.is_shared_copy());
-        match next {
-            Some(next) => {
-                self.listed = DryRunReport::default();
-                self.differing = CheckReport::default();
-                self.ask_to_look(next);
-            }
-            None => {
-                self.looking.awaited = None;
-                let text = format!("{}: {reason}", self.name(node));
-                self.refuse(text);
-            }
+        if self.is_shared_copy() && self.ask_next(node) {
+            self.listed = DryRunReport::default();
+            self.differing = CheckReport::default();
+            return;
         }
+        self.looking.end();
+        let text = format!("{}: {reason}", self.name(node));
+        self.refuse(text);
     }
 
     /// A receiver is lost. Whether the others go on.
     pub(super) fn lists_without(&mut self, node: u32) -> bool {
         if !self.is_shared_copy() {
-            self.looking.awaited = None;
+            self.looking.end();
             return false;
         }
-        if self.looking.awaited == Some(node) {
+        if self.looking.awaits(node) {
             self.list_on(node, "its connection ended");
         }
         true

@@ -9,6 +9,7 @@ use ropewalk_model::{Instant, Range, RangeSet};
 use super::balancer::EMPTY_TIME;
 use super::life::{Event, NodeLife};
 use super::phase::Phase;
+use super::shared_rows::destination_of;
 use super::{
     Coordinator, Destinations, Mapping, Node, NodeSetup, OpenedSource, SourceSetup, describe,
     layout, setup,
@@ -268,7 +269,7 @@ impl Coordinator {
                     };
                     state.hold(tree, opened);
                 }
-                let all = self.space.readable().difference(&self.looking.there());
+                let all = self.space.readable();
                 let state = &mut self.nodes[at];
                 if state.is_receiver() {
                     state.wants = all;
@@ -279,6 +280,11 @@ impl Coordinator {
                     }
                 }
             }
+        }
+        if let Some(name) = destination_of(&self.nodes[at]) {
+            let there = self.looking.there(name);
+            let state = &mut self.nodes[at];
+            state.wants = state.wants.difference(&there);
         }
         let end = self.nodes[at].wants.last().map_or(0, |range| range.end);
         if end > self.space.length {

@@ -153,6 +153,12 @@ impl Node {
         }
     }
 
+    /// It was asked to give files their names, and has.
+    pub fn has_named(&self) -> bool {
+        let finished = self.finished.as_deref();
+        self.life.commits() && finished.is_some_and(|finished| finished.committed)
+    }
+
     /// What it reported of the files that it renamed into place: by itself, or as ordered.
     pub fn landed(&self) -> Option<&control::Landed> {
         let finished = self

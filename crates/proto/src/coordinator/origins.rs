@@ -28,7 +28,7 @@ fn last_name(path: &[u8]) -> &[u8] {
 }
 
 /// Whether an object of a row is a file.
-fn is_file(object: &[u8]) -> bool {
+pub(super) fn is_file(object: &[u8]) -> bool {
     has_identity(object) && !object.starts_with(b"buffer:")
 }
 
@@ -61,17 +61,24 @@ impl Coordinator {
         self.space.origins = origins(&held);
     }
 
-    /// Origins of what a node's own files of rows take.
+    /// Origins of what a node's files of rows take: its own ones, and those of a destination in which it was looked what is there.
     pub(super) fn origins_of(&self, node: &Node) -> Vec<Origin> {
-        if self.space.origins.is_empty() || self.setup.options.same() != Same::Kept {
-            return Vec::new();
-        }
         let sinks = node.setup.sinks.iter();
         let own = sinks.filter(|sink| {
             let rows = &sink.sink.rows;
-            sink.destination.is_none() && rows.iter().all(|row| is_file(&row.object))
+            let destination = sink.destination.as_deref();
+            let is_recorded = destination.is_none_or(|name| self.looking.is_made(name));
+            is_recorded && rows.iter().all(|row| is_file(&row.object))
         });
         let taken = RangeSet::from_ranges(own.flat_map(|sink| setup::row_ranges(&sink.sink.rows)));
+        self.origins_in(&taken)
+    }
+
+    /// Origins of bytes of the data space; none where nothing is recorded.
+    pub(super) fn origins_in(&self, taken: &RangeSet) -> Vec<Origin> {
+        if self.setup.options.same() != Same::Kept {
+            return Vec::new();
+        }
         let origins = self.space.origins.iter();
         let is_taken = |origin: &&Origin| {
             let range = control::range(origin.start, origin.length);

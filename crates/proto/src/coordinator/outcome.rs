@@ -122,13 +122,18 @@ impl Coordinator {
                 .filter(|node| node.group == Some(group as u32))
                 .collect();
             let complete = self.is_named(group as u32) && left_out.is_none();
-            let landed = members.iter().find_map(|node| node.landed());
+            let named = members.iter().filter(|node| node.has_named());
+            let files = match complete {
+                // Each names the files that those before it do not write.
+                true => named.map(|node| named_files(node.landed())).sum(),
+                false => named_files(members.iter().find_map(|node| node.landed())),
+            };
             let errors = members.iter().find_map(|node| node.trouble());
             let errors = errors.or_else(|| left_out.clone());
             out.push(DestinationReport {
                 nodes: members.iter().map(|node| node.setup.name.clone()).collect(),
                 complete,
-                files: named_files(landed),
+                files,
                 error: errors.filter(|_| !complete),
             });
         }

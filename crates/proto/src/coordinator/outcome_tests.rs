@@ -267,6 +267,55 @@ fn another_node_names_what_is_whole() {
     assert!(c.destinations()[0].complete);
 }
 
+/// Nodes of a destination that write different files: each names those that no one before it does, and all are named at the end. One
+/// that is lost before leaves a file without its name, and the transfer is not called complete.
+#[test]
+fn each_file_of_a_destination_is_named() {
+    for is_lost in [false, true] {
+        let mut nodes = sharers();
+        let halves = [(1, 0), (2, 50)];
+        for (at, start) in halves {
+            let row = &mut nodes[at].sinks[0].sink.rows[0];
+            (row.start, row.length) = (start, 50);
+            row.object = format!("/f{at}").into_bytes();
+        }
+        // It writes the first file, too.
+        let mut both = node("d", &[], &[(40, 10)], Some("fs"));
+        both.sinks[0].sink.rows[0].object = b"/f1".to_vec();
+        nodes.push(both);
+        let (mut c, _) = started(nodes);
+        for node in 1..4 {
+            let delivered = c.summary()[node as usize].planned;
+            c.handle_message(node, done(delivered, &[]), Instant(11));
+        }
+        let last = actions(&mut c);
+        assert!(matches!(sent(&last, 1)[..], [to_agent::Body::Finish(f)] if f.commit && !f.again));
+        assert!(sent(&last, 2).is_empty() && sent(&last, 3).is_empty());
+        if is_lost {
+            c.handle_lost(2, "killed", Instant(12));
+            actions(&mut c);
+        }
+        let named = || {
+            from(from_agent::Body::Finished(Finished {
+                committed: true,
+                ..Finished::default()
+            }))
+        };
+        c.handle_message(1, named(), Instant(13));
+        assert!(!c.destinations()[0].complete);
+        let next = actions(&mut c);
+        let commits = |node| matches!(sent(&next, node)[..], [to_agent::Body::Finish(f)] if f.commit && f.again);
+        assert_eq!([2, 3].map(commits), [!is_lost, false], "{next:?}");
+        let end: Vec<Action> = (0..2).flat_map(|_| finish(&mut c, 4)).collect();
+        let expected = match is_lost {
+            true => Outcome::Failed,
+            false => Outcome::Done,
+        };
+        assert_eq!(outcome(&end), Some(expected), "{:?}", c.notes());
+        assert_eq!(c.destinations()[0].complete, !is_lost);
+    }
+}
+
 /// One that does not rename in time is replaced, and only that one is lost: the next one has the whole time again. When the
 /// last one is late, too, the transfer fails.
 #[test]

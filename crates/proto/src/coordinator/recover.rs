@@ -163,7 +163,8 @@ impl Coordinator {
             return false;
         };
         // No other one can read back what it took over.
-        if self.looking.decided_by() == Some(node) && self.lacks_read_back() {
+        let name = self.groups.name(group);
+        if self.looking.decided_by(name) == Some(node) && self.lacks_read_back(name) {
             return false;
         }
         let assigned = self.nodes[node as usize].assigned();

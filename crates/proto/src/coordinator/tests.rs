@@ -5,6 +5,7 @@ use crate::control::{
     Done, Finished, Need, Opened, OpenedSource, PairDone, Row, Sink, Source, Stretch, range,
 };
 use ropewalk_model::{ByteRate, Link};
+use std::collections::BTreeMap;
 
 pub(super) const SECOND: u64 = 1_000_000_000;
 
@@ -101,15 +102,16 @@ pub(super) fn answer(coordinator: &mut Coordinator, actions: Vec<Action>) -> Vec
             out.push(action);
             continue;
         };
-        let mut taken = RangeSet::new();
+        let mut all_taken: BTreeMap<&str, RangeSet> = BTreeMap::new();
         let mut runs = Vec::new();
         for receiver in &problem.receivers {
             let mut mine = Vec::new();
-            let mut open = if receiver.destination.is_some() {
-                receiver.ranges.difference(&taken)
-            } else {
-                receiver.ranges.clone()
+            let mut own = RangeSet::new();
+            let taken = match &receiver.destination {
+                Some(name) => all_taken.entry(name).or_default(),
+                None => &mut own,
             };
+            let mut open = receiver.ranges.difference(taken);
             for (at, sender) in problem.senders.iter().enumerate() {
                 for part in sender.ranges.intersection(&open).iter() {
                     mine.push(PlannedRun {
@@ -152,7 +154,11 @@ pub(super) fn begun_over(
         nodes,
         mapping: Mapping::Rows,
         limit: limit.map(ByteRate),
-        options: control::Options::default(),
+        options: control::Options {
+            // Nothing of an earlier transfer is looked for.
+            same: control::Same::Sent.into(),
+            ..control::Options::default()
+        },
         rails: Rails::default(),
         tune: None,
         lessons: Vec::new(),

@@ -22,6 +22,7 @@ use rustix::fs::{FallocateFlags, Mode, OFlags};
 
 use super::Row;
 use crate::claims::{Claim, Successor, give_name, seen};
+use crate::error::StoreError;
 use crate::file_systems::FileSystem;
 use crate::open_files::lock;
 use crate::progress::Stage;
@@ -238,11 +239,26 @@ impl Row {
         }
     }
 
+    /// Makes the journal.
+    ///
+    /// # Errors
+    /// As [`Progress::begin`](crate::progress::Progress::begin): without one an own file is sent as a whole next time, and one that others
+    /// write, too, cannot be written.
+    pub(super) fn begin(&self) -> Result<(), StoreError> {
+        lock(&self.progress).begin(&self.stage(), None)
+    }
+
     /// Makes the journal and takes over what earlier transfers left: before the temporary file is made.
-    pub(super) fn take_over(&self, adopt: Adopt) {
-        // Without one an own file is sent as a whole next time.
-        let _ = lock(&self.progress).begin(&self.stage(), None);
-        for leftover in self.find_leftovers(adopt) {
+    ///
+    /// # Errors
+    /// As [`Row::begin`].
+    pub(super) fn take_over(&self, adopt: Adopt) -> Result<(), StoreError> {
+        if lock(&self.progress).is_off {
+            return Ok(());
+        }
+        let leftovers = self.find_leftovers(adopt);
+        self.begin()?;
+        for leftover in leftovers {
             let heir = Heir {
                 row: self,
                 leftover: &leftover,
@@ -253,15 +269,22 @@ impl Row {
                 lock(&self.progress).note_adopted(&found.safe, units);
             }
         }
+        Ok(())
+    }
+
+    /// Other nodes write the same file.
+    fn is_shared(&self) -> bool {
+        lock(&self.progress).node.is_some()
     }
 
     fn find_leftovers(&self, adopt: Adopt) -> Vec<Leftover> {
-        let claims = Claim::all(&self.parent, &self.name, &self.temporary, false);
+        let claims = Claim::all(&self.parent, &self.name, &self.temporary, self.is_shared());
         let mut found: Vec<Leftover> = claims
             .into_iter()
             .map(|claim| Leftover {
                 // What a copy of a whole file, or of a tree, has left is of use to such a one.
-                is_superseded: claim.recorded.iter().all(|file| file.shift.is_some()),
+                is_superseded: !claim.is_in_place
+                    && claim.recorded.iter().all(|file| file.shift.is_some()),
                 files: self.find(&claim, adopt).into_iter().collect(),
                 claim,
             })
@@ -430,13 +453,16 @@ impl Successor for Heir<'_> {
     }
 
     fn move_here(&self, at: usize) -> bool {
+        if self.leftover.claim.is_in_place {
+            return true;
+        }
         let (from, name) = (&self.leftover.claim.folder, &self.leftover.files[at].name);
         let to = (self.row.parent.as_fd(), &*self.row.temporary);
         // A commit that did not end has given it its mode.
         let plain = sys::open_beneath(from.as_fd(), name, OFlags::PATH, Mode::empty())
             .and_then(|file| sys::set_mode(file.as_fd(), 0o600));
         plain
-            .and_then(|()| give_name((from.as_fd(), name), to, false))
+            .and_then(|()| give_name((from.as_fd(), name), to, self.row.is_shared()))
             .is_ok()
     }
 
