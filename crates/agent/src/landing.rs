@@ -193,7 +193,7 @@ impl SinkSet {
     pub fn kept_partial(&self) -> Vec<(PathBuf, u64)> {
         let sinks = self.sinks.iter();
         sinks
-            .filter_map(|placed| placed.sink.kept_partial())
+            .flat_map(|placed| placed.sink.kept_partial())
             .collect()
     }
 

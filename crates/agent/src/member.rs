@@ -2,9 +2,10 @@
 //! keeps.
 
 use std::collections::{HashMap, HashSet};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use ropewalk_lane::preface::{MacKey, PREFACE_LEN, Preface};
@@ -12,7 +13,7 @@ use ropewalk_lane::seal::{PairSecret, derive};
 use ropewalk_lane::{Stopper, tls};
 use ropewalk_model::time;
 use ropewalk_proto::control::{self, FromAgent, Peer, Same, Verify, from_agent, route};
-use ropewalk_store::{Adopt, Check, Contents, Filter, Stays, Wish};
+use ropewalk_store::{Adopt, Check, Contents, Filter, Stays, StoreError, Wish};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::watch;
 
@@ -119,6 +120,21 @@ impl Member {
             comparing: Comparing::default(),
             outbox,
         })
+    }
+
+    /// Waits for an earlier transfer to a destination that is about to end, as long as the user wants.
+    ///
+    /// * `id`: of this transfer, as in its temporary name.
+    ///
+    /// # Errors
+    /// As [`ropewalk_store::await_endings`]; nothing for a path that cannot be looked at, as the sink says what is wrong with it.
+    pub fn await_endings(&self, path: &Path, id: &str) -> Result<(), StoreError> {
+        let given = self.options.ending_wait_seconds.map(Duration::from_secs);
+        let most = given.unwrap_or(ropewalk_store::ENDING_WAIT);
+        match ropewalk_store::await_endings(path, id, most, &|| self.has_ended()) {
+            Err(error @ (StoreError::StillEnding { .. } | StoreError::Ended)) => Err(error),
+            _ => Ok(()),
+        }
     }
 
     /// What is taken over of an earlier transfer's bytes.

@@ -94,6 +94,48 @@ fn a_copy_is_finished_without_its_command() {
     scene.assert_whole();
 }
 
+/// A transfer that has not ended, as one whose agent does not get on, is waited for as long as the user says: with `--wait 0` not at all,
+/// and nothing is begun; with `forever` until it has.
+#[test]
+fn an_end_is_waited_for_as_long_as_the_user_says() {
+    let scene = Scene::new();
+    let safe = scene.orphan("24Mbit", 4 << 20);
+    let pid = scene.receiver.child.id().to_string();
+    let signal = |name: &str| {
+        let mut command = std::process::Command::new("kill");
+        assert!(command.args([name, &pid]).status().unwrap().success());
+    };
+    // The last record of its journal, without the checksum.
+    let says_so = || {
+        let names = temporary(scene.place.dir.path());
+        let journal = names.iter().find(|name| name.ends_with(".journal"))?;
+        let bytes = std::fs::read(scene.place.path(journal)).ok()?;
+        let last = bytes.get(bytes.len().checked_sub(17)?..)?;
+        (last[..9] == [5, 0, 0, 0, 5, 0, 0, 0, 0]).then_some(())
+    };
+    wait_for("the agent to say that it is about to end", || {
+        signal("-STOP");
+        let said = says_so();
+        if said.is_none() {
+            signal("-CONT");
+        }
+        said
+    });
+    let other = scene.place.agent(scene.place.dir.path());
+    let [from, to] = [
+        scene.sender.at(scene.place.path("set")),
+        other.at(scene.place.path("copy")),
+    ];
+    let ran = scene.place.run(&["copy", "--wait", "0", &from, &to]);
+    assert_ne!(ran.status(), 0);
+    ran.assert_says("is still ending, after 0 s");
+    signal("-CONT");
+    let words = ["copy", "--json", "--wait", "forever", &from, &to];
+    let report = scene.place.run(&words).assert_status(0).report();
+    assert!(there(&report) >= safe, "{safe}: {report:#}");
+    scene.assert_whole();
+}
+
 /// The next command takes over from an agent that still goes on: it need not wait for it, and nothing that was safe is sent again.
 #[test]
 fn the_next_command_takes_over() {

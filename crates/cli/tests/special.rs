@@ -104,20 +104,98 @@ fn mirrors_have_special_files() {
     }
 }
 
-/// A pipe without a writer, or a link to one, is no source; it is named at once.
+/// A pipe without a writer, or a link to one, is no source without -a; it is named at once, with what can be done.
 #[test]
 fn a_pipe_is_no_source() {
     let place = Place::new();
     make_set(&place);
-    for args in [
-        &["copy", "set/pipe", "copy"][..],
-        &["copy", "-a", "set/pipe", "copy"],
-    ] {
-        let ran = place.run(args);
-        assert_ne!(ran.status(), 0);
-        ran.assert_says("pipe");
-        assert!(!place.path("copy").exists());
+    let ran = place.run(&["copy", "set/pipe", "copy"]).assert_status(4);
+    ran.assert_says("is a pipe, which has no contents to copy")
+        .assert_says("-a");
+    assert!(!place.path("copy").exists());
+}
+
+/// With -a a special file that is named itself is copied: under its own name into a folder, or as the copy; to several hosts, and beside
+/// others. The same one stays where it is, and another one, or a file, is replaced.
+#[test]
+fn a_special_file_is_copied_by_itself() {
+    let place = Place::new();
+    make_set(&place);
+    std::fs::create_dir(place.path("to")).unwrap();
+    let copy = |paths: &[&str]| {
+        let words = [&["copy", "-a", "--json"], paths].concat();
+        place.run(&words).assert_status(0).report()
+    };
+    let stat = |name: &str| place.path(name).symlink_metadata().unwrap();
+    copy(&["set/pipe", "to/"]);
+    copy(&["set/sub/socket", "to/name", "--also-to", "to/other"]);
+    assert!(is_pipe(&place.path("to/pipe")));
+    for name in ["to/name", "to/other"] {
+        assert!(stat(name).file_type().is_socket());
+        let times = [stat(name), stat("set/sub/socket")].map(|stat| (stat.mtime(), stat.mode()));
+        assert_eq!(times[0], times[1]);
     }
+    let before = stat("to/pipe").ino();
+    let again = copy(&["set/pipe", "to/pipe"]);
+    assert_eq!(
+        (stat("to/pipe").ino(), &again["landing"]["unchanged_files"]),
+        (before, &1.into())
+    );
+    place
+        .run(&["check", "-a", "set/pipe", "to/pipe"])
+        .assert_status(0);
+    place
+        .run(&["check", "-a", "set/pipe", "to/name"])
+        .assert_status(3);
+    // It takes the place of another kind, and a file that of a special file.
+    copy(&["set/pipe", "to/name"]);
+    assert!(is_pipe(&place.path("to/name")));
+    copy(&["set/file", "to/other"]);
+    assert!(stat("to/other").is_file());
+    copy(&["set/pipe", "to/other"]);
+    assert!(is_pipe(&place.path("to/other")));
+    copy(&["set/sub/socket", "set/pipe", "set/file", "to/"]);
+    assert!(stat("to/socket").file_type().is_socket() && stat("to/file").is_file());
+    // Not in the place of a folder.
+    let refused = place.run(&["copy", "-a", "set/pipe", "set/sub"]);
+    assert_ne!(refused.status(), 0);
+    assert!(stat("set/sub").is_dir());
+    let listed = place
+        .run(&["copy", "-an", "set/pipe", "to/new"])
+        .assert_status(0);
+    assert!(listed.out().contains("send"), "{}", listed.out());
+    assert_eq!(temporary(&place.path("to")), [""; 0]);
+}
+
+/// A device that is named itself has its number; where this process may not make it, it is counted, what stood there stays, and
+/// nothing temporary is left.
+#[test]
+fn a_device_is_copied_by_itself() {
+    let place = Place::new();
+    let null = rustix::fs::makedev(1, 3);
+    let kind = FileType::CharacterDevice;
+    let made = rustix::fs::mknodat(CWD, place.path("null"), kind, 0o666.into(), null);
+    if made.is_err() {
+        eprintln!("SKIPPED: no devices may be made here; run as root");
+        return;
+    }
+    std::fs::create_dir(place.path("to")).unwrap();
+    place.run(&["copy", "-a", "null", "to/"]).assert_status(0);
+    let made = place.path("to/null").symlink_metadata().unwrap();
+    assert!(made.file_type().is_char_device());
+    assert_eq!(made.rdev(), null);
+    let Some(mut command) = place.command_without("-mknod") else {
+        return;
+    };
+    std::fs::write(place.path("to/other"), "what stood there").unwrap();
+    command.args(["copy", "-a", "null", "to/other"]);
+    let ran = Ran(command.output().unwrap()).assert_status(0);
+    ran.assert_says("not kept: 1 special file");
+    assert_eq!(
+        std::fs::read(place.path("to/other")).unwrap(),
+        b"what stood there"
+    );
+    assert_eq!(temporary(&place.path("to")), [""; 0]);
 }
 
 /// A device that this process may not make is counted, and said once, whatever the number of copies; all else is there.

@@ -282,6 +282,15 @@ impl Default for Wait {
     }
 }
 
+impl Wait {
+    /// How long an earlier transfer to a destination is waited for that has not ended, where that was asked for.
+    pub(crate) fn ending_seconds(&self) -> Option<u64> {
+        let given = self.at_start.then_some(self.most);
+        // So many that no transfer waits for them.
+        given.map(|most| most.map_or(u64::from(u32::MAX), |most| most.as_secs()))
+    }
+}
+
 /// What starts agents on all nodes of a job at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Launcher {

@@ -250,6 +250,7 @@ pub(crate) fn setup(request: &Request, id: uuid::Uuid, before: &Before) -> (Setu
         delta: options.delta,
         verify_kept: options.verify_kept,
         compares: options.compares,
+        ending_wait_seconds: options.wait.ending_seconds(),
     };
     let hint = |known: &[Option<u64>], at: usize| known.get(at).copied().flatten().map(ByteRate);
     let mut nodes: Vec<NodeSetup> = request

@@ -12,8 +12,9 @@ use crate::journal;
 use crate::staging::{open_parent, temporary_begin};
 use crate::sys;
 
-/// Longest wait for another transfer to end: it syncs what it has received and gives names, which on a slow disk takes a while.
-const ENDING_WAIT: Duration = Duration::from_secs(60);
+/// Longest wait for another transfer to end, unless the user says another one: it syncs what it has received and gives names, which on a slow
+/// disk takes a while.
+pub const ENDING_WAIT: Duration = Duration::from_secs(60);
 
 /// Longest wait for an earlier round of this transfer to end. Its master is gone from it; an agent notices that after 60 s at most, and
 /// then ends in order.
@@ -28,21 +29,17 @@ const ENDING_PAUSE: Duration = Duration::from_millis(20);
 /// they leave, and what they give names, need not be sent.
 ///
 /// * `id`: of the transfer, as in its temporary name.
+/// * `most`: longest wait for other transfers. Sinks wait for [`ENDING_WAIT`] when they are made.
 /// * `is_over`: the transfer that waits has ended itself.
 ///
 /// # Errors
 /// [`StoreError::StillEnding`] when another transfer has not ended in time: it may still write there. [`StoreError::Ended`] when this one
 /// is over. [`StoreError::ParentMissing`], or what the system reported when its folder was opened.
-pub fn await_endings(dest: &Path, id: &str, is_over: &dyn Fn() -> bool) -> Result<(), StoreError> {
-    await_within(dest, id, is_over, ENDING_WAIT)
-}
-
-/// * `most`: longest wait for other transfers.
-fn await_within(
+pub fn await_endings(
     dest: &Path,
     id: &str,
-    is_over: &dyn Fn() -> bool,
     most: Duration,
+    is_over: &dyn Fn() -> bool,
 ) -> Result<(), StoreError> {
     let (parent, _, name) = open_parent(dest)?;
     let name = &*name;
@@ -103,7 +100,7 @@ mod tests {
 
     /// As for a transfer that goes on.
     fn await_endings(dest: &Path, id: &str) -> Result<(), StoreError> {
-        super::await_endings(dest, id, &|| false)
+        super::await_endings(dest, id, ENDING_WAIT, &|| false)
     }
 
     /// A transfer that is about to end is waited for, one that is not is not, nor one to another destination.
@@ -124,9 +121,9 @@ mod tests {
             std::thread::sleep(ENDING_PAUSE * 3);
             assert!(!waiting.is_finished());
             // One that is over itself does not wait on, nor does one for which it takes too long: that one makes nothing.
-            let over = super::await_endings(&to, &id, &|| true);
+            let over = super::await_endings(&to, &id, ENDING_WAIT, &|| true);
             assert_eq!(over, Err(StoreError::Ended));
-            let late = await_within(&to, &id, &|| false, Duration::ZERO).unwrap_err();
+            let late = super::await_endings(&to, &id, Duration::ZERO, &|| false).unwrap_err();
             assert!(matches!(late, StoreError::StillEnding { .. }));
             assert!(late.may_pass() && late.to_string().contains("ropewalk status"));
             drop(journal);

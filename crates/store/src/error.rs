@@ -334,7 +334,7 @@ pub enum StoreError {
     },
     /// A device, pipe or socket.
     #[error(
-        "{shown} is a {kind}, and only files, directories and symbolic links are copied; move it out of the tree", shown = shown(path))]
+        "{shown} is a {kind}, which has no contents to copy; name a file or folder, or copy the {kind} itself with -a", shown = shown(path))]
     SpecialFile {
         /// The path.
         path: PathBuf,
@@ -387,8 +387,9 @@ pub enum StoreError {
     },
     /// Another transfer to the same place has not ended.
     #[error(
-        "an earlier transfer to {shown} is still ending, for more than {seconds} s: it syncs what it has received and gives files their \
-         names, so nothing was begun; run the command again when `ropewalk status PATH` does not show it any more", shown = shown(path))]
+        "an earlier transfer to {shown} is still ending, after {seconds} s: it syncs what it has received and gives files their \
+         names, so nothing was begun; run the command again when `ropewalk status PATH` does not show it any more, or with a longer \
+         --wait", shown = shown(path))]
     StillEnding {
         /// Where both write.
         path: PathBuf,

@@ -25,7 +25,7 @@ use ropewalk_model::{Layout, Piece, Range, RangeSet};
 use rustix::fs::{FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
-use crate::endings::await_endings;
+use crate::endings::{ENDING_WAIT, await_endings};
 use crate::error::{Operation, StoreError};
 use crate::open_files::lock;
 use crate::progress::Progress;
@@ -216,7 +216,7 @@ impl FileSink {
             row.sources = Sources::of(&layout, object, role.origins());
             // The node that leads has waited for all.
             if !matches!(role, Role::Follows { .. }) {
-                await_endings(&row.file.path, id, &|| false)?;
+                await_endings(&row.file.path, id, ENDING_WAIT, &|| false)?;
             }
             row.progress = Mutex::new(role.progress(!row.sources.is_empty()));
             rows.push(row);
@@ -683,8 +683,8 @@ impl Sink for FileSink {
         self.rows().iter().for_each(|row| row.record(safe, units));
     }
 
-    fn kept_partial(&self) -> Option<(PathBuf, u64)> {
-        resume::kept(self.rows())
+    fn kept_partial(&self) -> Vec<(PathBuf, u64)> {
+        resume::kept(self.rows()).into_iter().collect()
     }
 
     fn commit(&self) -> Result<(), StoreError> {

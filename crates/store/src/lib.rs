@@ -43,7 +43,7 @@ mod wildcard;
 
 pub use appended::AppendedFile;
 pub use buffer::{Buffer, BufferError, BufferSink, BufferSource, Buffers};
-pub use endings::await_endings;
+pub use endings::{ENDING_WAIT, await_endings};
 pub use error::{Operation, StoreError};
 pub use file_sink::{FileSink, Origin, SinkFile, check_replaceable};
 pub use filter::{BadPattern, Filter, FilterRule};

@@ -32,7 +32,7 @@ pub use special::{Device, Special};
 /// The entries of one tree, or the one file.
 ///
 /// Invariant of one from [`Manifest::scan`] or [`Manifest::decode`]: entries are sorted by
-/// the bytes of their paths and unique, the first has the empty path and is a file or a directory,
+/// the bytes of their paths and unique, the first has the empty path and is no link,
 /// each other entry's parent is a directory entry, and the lengths add up to less than 2^64.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Manifest {
@@ -179,6 +179,13 @@ impl Manifest {
     #[must_use]
     pub fn is_single_file(&self) -> bool {
         matches!(self.entries.first(), Some(Entry { path, kind: EntryKind::File { .. }, .. }) if path.is_empty())
+    }
+
+    /// Whether this is one file, or special file, and no tree.
+    #[must_use]
+    pub fn is_single(&self) -> bool {
+        let root = self.entries.first();
+        root.is_some_and(|root| root.kind != EntryKind::Directory)
     }
 
     /// Where the bytes lie: the files one after another from `base` on, in the order of the

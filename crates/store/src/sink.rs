@@ -90,8 +90,8 @@ pub trait Sink: Send + Sync {
 
     /// Where files lie that a later transfer can go on with, and how many of their bytes are safe; known when the transfer has
     /// ended.
-    fn kept_partial(&self) -> Option<(PathBuf, u64)> {
-        None
+    fn kept_partial(&self) -> Vec<(PathBuf, u64)> {
+        Vec::new()
     }
 
     /// Ends a complete transfer: bytes synced, modes and times set, final names given and made

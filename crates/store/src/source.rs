@@ -244,7 +244,8 @@ impl FileSource {
         let layout = scan.manifest.layout(base)?;
         let scan = scan.clone();
         let failed = |errno| StoreError::from_errno(Operation::Open, root, errno);
-        if scan.manifest.is_single_file() {
+        if scan.manifest.is_single() {
+            let is_file = scan.manifest.is_single_file();
             let source = Self {
                 layout,
                 objects: Objects::One {
@@ -253,7 +254,10 @@ impl FileSource {
                 },
                 open: OpenFiles::new(),
             };
-            source.file(0)?;
+            // A special file has no bytes, and is never opened.
+            if is_file {
+                source.file(0)?;
+            }
             return Ok(source);
         }
         let dir = sys::open_resolved_path(root, OFlags::PATH | OFlags::DIRECTORY, Mode::empty())

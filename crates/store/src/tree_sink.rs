@@ -5,7 +5,7 @@
 //! ```text
 //!  DEST absent:               beside it, .DEST.ropewalk-ID/...   commit: one rename
 //!  DEST is a folder already:  in it, DEST/.DEST.ropewalk-ID/...  commit: one rename an entry
-//!  one file:                  beside it, .DEST.ropewalk-ID       commit: one rename
+//!  one file, or special file: beside it, .DEST.ropewalk-ID       commit: one rename
 //! ```
 //!
 //! Staging inside an existing folder keeps renames on one file system when DEST is a mount point, and
@@ -30,14 +30,14 @@ use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock};
 
 use ropewalk_model::{CHUNK_LEN, Layout, RangeSet};
 use rustix::fs::{FileType, Mode, OFlags, Uid};
 use rustix::io::Errno;
 
-use crate::endings::await_endings;
+use crate::endings::{ENDING_WAIT, await_endings};
 use crate::error::{Operation, StoreError};
 use crate::file_systems::FileSystem;
 use crate::filter::Filter;
@@ -131,6 +131,9 @@ struct Tree {
     /// Sources on this host, of which nothing is removed.
     sources: OnceLock<Vec<PathBuf>>,
     progress: Mutex<Progress>,
+    /// Partial files are, or were, put aside, and safe bytes of those that are there.
+    aside_begun: AtomicBool,
+    aside_bytes: AtomicU64,
     /// How many bytes of files were left by an earlier transfer and are not what it recorded.
     wrong: BTreeMap<u32, u64>,
     /// A commit has ended well.
@@ -263,7 +266,7 @@ impl TreeSink {
         };
         // Of a shared copy the first node has.
         if !matches!(there, There::Known(..)) {
-            await_endings(dest, id, &|| false)?;
+            await_endings(dest, id, ENDING_WAIT, &|| false)?;
         }
         let (mut tree, layout, inside) = Tree::open(dest, parts, id)?;
         (tree.stays, tree.compares) = match there {
@@ -356,7 +359,7 @@ impl Tree {
         let temporary = temporary_name(&name, id)?;
         let single = entries
             .first()
-            .is_some_and(|root| matches!(root.kind, EntryKind::File { .. }));
+            .is_some_and(|root| root.kind != EntryKind::Directory);
         let failed = |operation, errno| StoreError::from_errno(operation, dest, errno);
         let inside = !single
             && Self::existing(&parent, &name, &entries, dest)?.is_some()
@@ -404,6 +407,8 @@ impl Tree {
             removes: OnceLock::new(),
             sources: OnceLock::new(),
             progress: Mutex::new(Progress::off()),
+            aside_begun: AtomicBool::new(false),
+            aside_bytes: AtomicU64::new(0),
             wrong: BTreeMap::new(),
             named: AtomicBool::new(false),
             kept_state: Mutex::default(),
@@ -542,6 +547,10 @@ impl Tree {
 
     /// Makes the temporary file of a copy of one file now: it may be empty, and a full disk is told early.
     fn open_single(&self) -> Result<(), StoreError> {
+        // The commit makes it.
+        if self.special_of(0).is_some() {
+            return Ok(());
+        }
         let existed = sys::stat_entry(self.stage_parent.as_fd(), &self.temporary).is_ok();
         let opened = self.open_object(0).map(|_| ());
         if opened.is_err() && !existed {

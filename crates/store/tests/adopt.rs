@@ -103,7 +103,7 @@ fn what_is_set_aside_is_not_locked() {
     let (source, first) = update_pair(&from, &to, &id(1));
     make_safe(&source, &first, Range::new(0, 5000 + KEPT_MIN));
     first.set_aside();
-    let (path, bytes) = first.kept_partial().unwrap();
+    let (path, bytes) = first.kept_partial().pop().unwrap();
     assert!(path.exists() && bytes == 5000 + KEPT_MIN && !to.exists());
     // Nothing of it is removed by a second end.
     first.discard();
@@ -133,7 +133,7 @@ fn little_and_wrong_contents_are_not_kept() {
             true => sink.discard(),
             false => sink.set_aside(),
         }
-        assert_eq!(sink.kept_partial(), None);
+        assert!(sink.kept_partial().is_empty());
         assert_eq!(names(&folder), ["from"]);
     }
 }
@@ -157,7 +157,7 @@ fn a_path_that_fails_again_and_again_gets_on() {
             sink.keep_more();
         }
         sink.commit_whole_files(&missing).unwrap();
-        assert_eq!(sink.kept_partial().unwrap().1, end - 5000);
+        assert_eq!(sink.kept_partial().pop().unwrap().1, end - 5000);
         assert!(to.join("a").exists());
     }
 }
@@ -181,7 +181,7 @@ fn what_holders_refuse_is_not_kept() {
         sink.keep_more();
         sink.give_up(&RangeSet::from(Range::new(big(3).start, big(4).end)));
         sink.set_aside();
-        let kept = sink.kept_partial().map(|(_, bytes)| bytes);
+        let kept = sink.kept_partial().pop().map(|(_, bytes)| bytes);
         assert_eq!(kept, has_other.then_some(MIB));
         assert_eq!(hidden(&folder).len(), if has_other { 2 } else { 0 });
     }

@@ -1,7 +1,7 @@
 //! Trees that lack bytes at the end: their whole files get their names, nothing else does.
 
 use ropewalk_model::{Range, RangeSet};
-use ropewalk_store::{Sink, Source as _, StoreError};
+use ropewalk_store::{KEPT_MIN_FAILED, Sink, Source as _, StoreError};
 
 mod support;
 use support::*;
@@ -79,6 +79,49 @@ fn what_cannot_be_left_out_is_an_error() {
     sink.discard();
     assert!(!sink.commit_whole_files(&missing).unwrap());
     assert_eq!(names(&folder), ["from"]);
+}
+
+/// Putting partial files aside fails half way: all places where something is kept are named, and the next copy goes on with all of it;
+/// where nothing is kept nothing stays.
+#[test]
+fn what_is_half_put_aside_is_named() {
+    let len = KEPT_MIN_FAILED as usize;
+    for is_kept in [true, false] {
+        let (_keep, folder) = folder();
+        let (from, to) = (folder.join("from"), folder.join("to"));
+        std::fs::create_dir(&from).unwrap();
+        for (name, seed) in [("a", 1), ("b", 2), ("c", 3)] {
+            std::fs::write(from.join(name), bytes(seed, len)).unwrap();
+        }
+        std::fs::write(from.join("whole"), "whole").unwrap();
+        let (source, sink) = update_pair(&from, &to, &id(1));
+        let len = len as u64;
+        let part = len / 4 * 3;
+        for at in 0..3 {
+            make_safe(&source, &sink, Range::new(at * len, at * len + part));
+        }
+        make_safe(&source, &sink, Range::new(3 * len, 3 * len + 5));
+        sink.keep_more();
+        let staged = sink.temporary(1).remove(0);
+        std::fs::rename(staged.join("b"), folder.join("away")).unwrap();
+        let lacking = (0..3).map(|at| Range::new(at * len + part, (at + 1) * len));
+        sink.commit_whole_files(&RangeSet::from_ranges(lacking))
+            .unwrap_err();
+        let aside = folder.join(format!(".to.ropewalk-{}-kept", id(1)));
+        assert_eq!(names(&aside), ["a"]);
+        if !is_kept {
+            sink.discard();
+            assert_eq!(names(&folder), ["away", "from"]);
+            continue;
+        }
+        sink.set_aside();
+        let kept = sink.kept_partial();
+        assert_eq!(kept, [(staged, 2 * part + 5), (aside, part)]);
+        drop(sink);
+        let (_, next) = update_pair(&from, &to, &id(2));
+        // `b` is gone.
+        assert_eq!(next.present().adopted.len_bytes(), 2 * part + 5);
+    }
 }
 
 /// An older link stays where the new file lacks bytes.

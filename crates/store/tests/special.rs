@@ -436,12 +436,15 @@ fn encoded_special_files() {
         };
         let error = tree(none).check().unwrap_err();
         assert_eq!(error, ManifestError::Value("s".into()));
-        let alone = Manifest {
+        let mut alone = Manifest {
             entries: vec![Entry {
                 path: Vec::new(),
                 ..owner
             }],
         };
-        assert_eq!(alone.check(), Err(ManifestError::Orphan(String::new())));
+        assert_eq!(Manifest::decode(&alone.encode()).as_ref(), Ok(&alone));
+        // Nothing is below it.
+        alone.entries.push(entry("s", EntryKind::Directory));
+        assert_eq!(alone.check(), Err(ManifestError::Orphan("s".into())));
     }
 }

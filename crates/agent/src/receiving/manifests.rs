@@ -144,15 +144,9 @@ impl Fetch {
             let id = self.temporary_id(shared);
             if !shared {
                 // What ends meanwhile makes nothing.
-                let is_over = || self.stopped();
                 for path in sink.paths() {
-                    let awaited = ropewalk_store::await_endings(path, &id, &is_over);
-                    // The sink says what else is wrong with the path, once its folder is made.
-                    if let Err(error @ (StoreError::StillEnding { .. } | StoreError::Ended)) =
-                        awaited
-                    {
-                        return Err(refused(&error));
-                    }
+                    let awaited = self.member.await_endings(path, &id);
+                    awaited.map_err(|error| refused(&error))?;
                 }
             }
             let name = sink.paths().first().and_then(|path| path.file_name());

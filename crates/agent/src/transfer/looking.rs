@@ -266,6 +266,8 @@ impl Transfer {
         let Ok(_at_work) = self.member.work.clone().try_read_owned() else {
             return Err("the agent is about to end".into());
         };
+        let awaited = self.member.await_endings(&path, &self.id_text());
+        awaited.map_err(|error| error.to_string())?;
         let mut made_folder = None;
         if let Some(folder) = path.parent().filter(|_| make_folder)
             && ropewalk_store::make_folder(folder).map_err(|error| error.to_string())?
@@ -342,6 +344,8 @@ impl Transfer {
             _ => return Err(format!("sink {} of this node is no shared file", file.sink)),
         };
         let (_, layout) = open::row_layout(&file.rows).map_err(|error| error.to_string())?;
+        let awaited = self.member.await_endings(&path, &self.id_text());
+        awaited.map_err(|error| error.to_string())?;
         let written = SinkFile {
             path,
             renames: true,

@@ -183,7 +183,7 @@ impl Manifest {
             let placed = match parent_of(&entry.path) {
                 None => !matches!(
                     entry.kind,
-                    EntryKind::Symlink { .. } | EntryKind::HardLink { .. } | EntryKind::Special(_)
+                    EntryKind::Symlink { .. } | EntryKind::HardLink { .. }
                 ),
                 Some(parent) => known == Some(parent) || is_directory(before, parent),
             };

@@ -55,7 +55,7 @@ impl Scan {
     /// # Errors
     /// [`StoreError::SymbolicLink`] for a link on the way to the root, [`StoreError::Unreadable`] for a root that may not be
     /// read, [`StoreError::NoSize`] for the first file whose contents the system makes, [`StoreError::Manifest`] for the
-    /// first path that is too long to be sent, and [`StoreError::SpecialFile`] for a root that is a device, pipe or socket.
+    /// first path that is too long to be sent, and [`StoreError::SpecialFile`] for a root that is a device, pipe or socket, unless these are recorded.
     pub fn read(root: &Path) -> Result<Self, StoreError> {
         Self::read_keeping(root, Keep::default())
     }
@@ -461,9 +461,7 @@ impl<'a> Walk<'a> {
             },
             FileType::Directory => EntryKind::Directory,
             FileType::Symlink => EntryKind::Symlink { target: Vec::new() },
-            other => match Special::of(stat)
-                .filter(|_| self.reader.keep().specials && !path.is_empty())
-            {
+            other => match Special::of(stat).filter(|_| self.reader.keep().specials) {
                 Some(special) => EntryKind::Special(special),
                 None => {
                     return Err(StoreError::SpecialFile {

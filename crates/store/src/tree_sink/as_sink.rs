@@ -100,8 +100,8 @@ impl Sink for TreeSink {
         }
     }
 
-    fn kept_partial(&self) -> Option<(PathBuf, u64)> {
-        lock(&self.staging.target.progress).kept.clone()
+    fn kept_partial(&self) -> Vec<(PathBuf, u64)> {
+        self.staging.target.kept_partial()
     }
 
     fn commit(&self) -> Result<(), StoreError> {
@@ -180,6 +180,7 @@ impl Sink for TreeSink {
             lock(&self.staging.target.progress).note_ending();
             self.staging.close();
             self.staging.target.remove_stage();
+            self.staging.target.remove_aside();
             self.staging.target.restore_dest();
             *ended = true;
         }

@@ -225,11 +225,24 @@ impl Tree {
             self.remove_journals();
             let stat = sys::stat_entry(self.parent.as_fd(), &self.name)
                 .map_err(|errno| self.failed(Operation::Rename, errno))?;
-            return match is_file(&stat, entry) {
+            let is_there = match self.special_of(0) {
+                Some(special) => Self::is_same_special(&stat, entry, special),
+                None => is_file(&stat, entry),
+            };
+            return match is_there {
                 true => rustix::fs::fsync(&self.parent)
                     .map_err(|errno| self.failed(Operation::Sync, errno)),
                 false => Err(self.failed(Operation::Rename, Errno::NOENT)),
             };
+        }
+        if let Some(special) = self.special_of(0) {
+            let is_made = self.make_special(folder, &self.temporary, 0, special)?;
+            if is_made {
+                self.set_metadata(folder, &self.temporary, entry, 0)?;
+                return self.name_single();
+            }
+            self.remove_journals();
+            return Ok(());
         }
         self.complete_file(folder, &self.temporary, entry, 0)?;
         let failed = |operation, errno| StoreError::from_errno(operation, self.stage_path(), errno);
@@ -243,6 +256,11 @@ impl Tree {
         self.set_metadata(folder, &self.temporary, entry, 0)?;
         file.and_then(rustix::fs::fsync)
             .map_err(|errno| failed(Operation::Sync, errno))?;
+        self.name_single()
+    }
+
+    /// Gives what is complete its final name, where it is no tree.
+    fn name_single(&self) -> Result<(), StoreError> {
         let replaces = sys::stat_entry(self.parent.as_fd(), &self.name).is_ok();
         self.rename_stage()?;
         self.remove_journals();

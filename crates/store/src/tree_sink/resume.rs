@@ -7,6 +7,8 @@ use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
+use std::path::PathBuf;
+use std::sync::atomic::Ordering;
 
 use ropewalk_model::journal::{Safe, Unit, parts_of};
 use ropewalk_model::{Layout, Range, RangeSet};
@@ -20,6 +22,7 @@ use crate::folders::Folders;
 use crate::journal::{self, Journal};
 use crate::open_files::lock;
 use crate::progress::Stage;
+use crate::staging::remove_entry;
 use crate::sys;
 
 impl Tree {
@@ -92,21 +95,51 @@ impl Tree {
         let Some(root) = self.root.as_ref().filter(|_| is_worth_it) else {
             return Ok(());
         };
-        let aside = [&self.temporary[..], KEPT].concat();
-        self.put_aside(root, &kept, &aside)?;
+        self.put_aside(root, &kept)?;
         let bytes = kept.iter().map(|(_, safe)| safe).sum();
-        let path = self.stage_parent_path.join(OsStr::from_bytes(&aside));
-        lock(&self.progress).kept = Some((path, bytes));
+        lock(&self.progress).kept = Some((self.aside_path(), bytes));
         Ok(())
     }
 
-    fn put_aside(&self, root: &OwnedFd, kept: &[(u32, u64)], aside: &[u8]) -> Result<(), Errno> {
-        let parent = &self.stage_parent;
+    /// The name that partial files have where others get theirs.
+    fn aside(&self) -> Vec<u8> {
+        [&self.temporary[..], KEPT].concat()
+    }
+
+    fn aside_path(&self) -> PathBuf {
+        self.stage_parent_path
+            .join(OsStr::from_bytes(&self.aside()))
+    }
+
+    /// Where partial files lie that the next transfer can go on with, and how many of their bytes are safe: in two places where putting
+    /// them aside, or the commit after it, has failed.
+    pub(super) fn kept_partial(&self) -> Vec<(PathBuf, u64)> {
+        let Some((path, bytes)) = lock(&self.progress).kept.clone() else {
+            return Vec::new();
+        };
+        let (aside_path, aside) = (self.aside_path(), self.aside_bytes.load(Ordering::Acquire));
+        if path == aside_path || aside == 0 {
+            return vec![(path, bytes)];
+        }
+        vec![(path, bytes.saturating_sub(aside)), (aside_path, aside)]
+    }
+
+    /// Removes files that were put aside, where that has failed half way and nothing is kept: no journal would have them.
+    pub(super) fn remove_aside(&self) {
+        if lock(&self.progress).kept.is_none() && self.aside_begun.load(Ordering::Acquire) {
+            remove_entry(&self.stage_parent, &self.aside());
+        }
+    }
+
+    fn put_aside(&self, root: &OwnedFd, kept: &[(u32, u64)]) -> Result<(), Errno> {
+        let (parent, aside) = (&self.stage_parent, &*self.aside());
         rustix::fs::mkdirat(parent, aside, Mode::RWXU)?;
+        self.aside_begun.store(true, Ordering::Release);
         let flags = OFlags::PATH | OFlags::DIRECTORY;
         let folder = sys::open_beneath(parent.as_fd(), aside, flags, Mode::empty())?;
-        for (object, _) in kept {
+        for (object, safe) in kept {
             move_between(root, &folder, &self.entries[*object as usize].path)?;
+            self.aside_bytes.fetch_add(*safe, Ordering::AcqRel);
         }
         let (old, new) = (journal::name_of(&self.temporary), journal::name_of(aside));
         rustix::fs::renameat(parent, &*old, parent, &*new)?;

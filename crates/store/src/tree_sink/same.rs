@@ -460,9 +460,10 @@ impl Tree {
         is_file(stat, self.entry(object)) || self.is_compared(stat, object)
     }
 
+    /// Whether it is one file, or special file, and no tree.
     pub(super) fn is_single(&self) -> bool {
         let root = self.entries.first();
-        root.is_some_and(|root| matches!(root.kind, EntryKind::File { .. }))
+        root.is_some_and(|root| root.kind != EntryKind::Directory)
     }
 
     /// Leaves what was found the same as it is.
