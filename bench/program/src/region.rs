@@ -1,6 +1,7 @@
 //! `region`: random gets from a region over four nodes, which are processes of this host, beside the message socket between the same processes and
 //! beside one-sided communication of the host's MPI.
 
+use std::collections::VecDeque;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::SocketAddr;
 use std::path::Path;
@@ -70,8 +71,8 @@ Examples:
   ropewalk-bench region --mpi openmpi,mpich
       beside MPI_Get and MPI_Win_flush, over shared memory and over TCP
 
-Four processes hold a quarter each; one gets ranges at random. Beside it: round trips of the message socket with one of these processes, of a
-message of the same size there and back, and of a question that the size is the answer of. Rates are those of 64 gets in flight.
+Four processes hold a quarter each; one gets ranges at random. Beside it: message sockets to these processes at random, with a message of
+the same size there and back, also with one process alone, and with a question that the size is the answer of. Rates are those of 64 in flight.
 
 Exit status: 0 done, 1 failed, 2 usage.";
 
@@ -134,15 +135,19 @@ pub(crate) fn run(args: &RegionArgs) -> Result<ExitCode> {
     let nodes: Vec<Node> = (0..NODES).map(start).collect::<Result<_>>()?;
     let addresses: Vec<_> = nodes.iter().map(|node| node.region.clone()).collect();
     let region = Region::connect(NAME, &addresses, &options())?;
-    let socket = MessageSocket::connect(&nodes[0].messages, &options())?;
+    let sockets = nodes
+        .iter()
+        .map(|node| MessageSocket::connect(&node.messages, &options()));
+    let sockets: Vec<MessageSocket> = sockets.collect::<Result<_, _>>()?;
     let most = Duration::from_millis(args.time);
     let mut points = Vec::new();
     for Bytes(size) in args.sizes.iter().copied() {
         points.push(of_region(&region, size, most)?);
-        points.push(of_questions(&socket, size, most)?);
-        points.push(of_ping_pong(&socket, size, most)?);
+        points.push(of_questions(&sockets, size, most)?);
+        points.push(of_ping_pong(&sockets, size, most)?);
+        points.push(of_ping_pong(&sockets[..1], size, most)?);
     }
-    drop((region, socket, nodes));
+    drop((region, sockets, nodes));
     for name in &args.mpi {
         points.extend(of_mpi(name, &args.sizes, args.time)?);
     }
@@ -259,6 +264,10 @@ impl Chance {
         (self.0 >> 20) % bound
     }
 
+    fn one_of<'a, T>(&mut self, all: &'a [T]) -> &'a T {
+        &all[self.below(all.len() as u64) as usize]
+    }
+
     /// A range of this size in one part.
     fn range(&mut self, size: u64) -> std::ops::Range<u64> {
         let start = self.below(NODES) * PART + self.below(PART - size + 1);
@@ -299,7 +308,7 @@ fn of_region(region: &Region, size: u64, most: Duration) -> Result<Point> {
     })?;
     let mut done = 0_u64;
     let begun = Instant::now();
-    let mut under_way = std::collections::VecDeque::new();
+    let mut under_way = VecDeque::new();
     while begun.elapsed() < most {
         while under_way.len() < IN_FLIGHT {
             let range = chance.range(size);
@@ -320,32 +329,35 @@ fn of_region(region: &Region, size: u64, most: Duration) -> Result<Point> {
     })
 }
 
-fn of_questions(socket: &MessageSocket, size: u64, most: Duration) -> Result<Point> {
+fn of_questions(sockets: &[MessageSocket], size: u64, most: Duration) -> Result<Point> {
+    let mut chance = Chance(5);
     let mut question = [0; QUESTION_LEN];
     question[..8].copy_from_slice(&size.to_le_bytes());
     let mut into = vec![0; size as usize];
-    let ask = || -> Result<()> {
+    let mut ask = || -> Result<&MessageSocket> {
+        let socket = chance.one_of(sockets);
         socket.send_start(question.to_vec())?;
-        Ok(())
+        Ok(socket)
     };
-    let mut hear = || match socket.receive(&mut into)? {
+    let mut hear = |socket: &MessageSocket| match socket.receive(&mut into)? {
         Some(len) if len as u64 == size => Ok(()),
         _ => bail!("the node answers with another message"),
     };
-    let (median_seconds, late_seconds) = times(most, || {
-        ask()?;
-        hear()
-    })?;
+    let (median_seconds, late_seconds) = times(most, || hear(ask()?))?;
     let mut done = 0_u64;
-    (0..IN_FLIGHT).try_for_each(|_| ask())?;
     let begun = Instant::now();
+    let mut under_way = VecDeque::new();
     while begun.elapsed() < most {
-        hear()?;
-        ask()?;
-        done += 1;
+        while under_way.len() < IN_FLIGHT {
+            under_way.push_back(ask()?);
+        }
+        if let Some(socket) = under_way.pop_front() {
+            hear(socket)?;
+            done += 1;
+        }
     }
     let per_second = Some(done as f64 / begun.elapsed().as_secs_f64());
-    (0..IN_FLIGHT).try_for_each(|_| hear())?;
+    under_way.into_iter().try_for_each(hear)?;
     Ok(Point {
         way: "message, question".into(),
         bytes: size,
@@ -355,7 +367,8 @@ fn of_questions(socket: &MessageSocket, size: u64, most: Duration) -> Result<Poi
     })
 }
 
-fn of_ping_pong(socket: &MessageSocket, size: u64, most: Duration) -> Result<Point> {
+fn of_ping_pong(sockets: &[MessageSocket], size: u64, most: Duration) -> Result<Point> {
+    let mut chance = Chance(5);
     let size = if size == QUESTION_LEN as u64 {
         size + 1
     } else {
@@ -363,19 +376,23 @@ fn of_ping_pong(socket: &MessageSocket, size: u64, most: Duration) -> Result<Poi
     };
     let mut message = vec![9; size as usize];
     let (median_seconds, late_seconds) = times(most, || {
+        let socket = chance.one_of(sockets);
         socket.send(&message)?;
         match socket.receive(&mut message)? {
             Some(len) if len as u64 == size => Ok(()),
             _ => bail!("the node answers with another message"),
         }
     })?;
-    let per_second = None;
+    let way = match sockets.len() {
+        1 => "message, ping-pong, 1 node",
+        _ => "message, ping-pong",
+    };
     Ok(Point {
-        way: "message, ping-pong".into(),
+        way: way.into(),
         bytes: size,
         median_seconds,
         late_seconds,
-        per_second,
+        per_second: None,
     })
 }
 

@@ -18,7 +18,12 @@ fn a_region_is_measured() {
         .iter()
         .map(|point| point["way"].as_str().unwrap())
         .collect();
-    let each = ["region", "message, question", "message, ping-pong"];
+    let each = [
+        "region",
+        "message, question",
+        "message, ping-pong",
+        "message, ping-pong, 1 node",
+    ];
     assert_eq!(ways, [each, each].concat());
     assert!(
         points

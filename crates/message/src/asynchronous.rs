@@ -5,8 +5,6 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use ropewalk_proto::message::Front;
-
 use crate::memory::Source;
 use crate::session::State;
 use crate::socket::done;
@@ -157,29 +155,9 @@ impl MessageSocket {
     ) -> Poll<Result<Option<Vec<u8>>, MessageError>> {
         let session = &self.session;
         let mut state = session.state();
-        let length = match state.receiver.front() {
-            Front::End => return Poll::Ready(Ok(None)),
-            Front::Unknown => None,
-            Front::Whole { length, .. } | Front::Partial { length, .. } => Some(length),
-        };
-        if let Some(length) = length.filter(|&length| length > most) {
-            return Poll::Ready(Err(MessageError::TooLong { length, room: most }));
-        }
-        // One that comes into the memory of a blocking caller is his, until what he leaves of it is kept.
-        let is_free = state.claimed.is_none() && !state.leaving;
-        if let (Front::Whole { message, length }, true) = (state.receiver.front(), is_free) {
-            let bytes = session.take_kept(&mut state, message);
-            assert_eq!(bytes.len() as u64, length, "a message with a gap");
-            state.receiver.deliver();
-            // Others that wait may have the next.
-            state.wakers.wake();
+        if let Some(result) = session.take_next(&mut state, most) {
             session.tell_credit(state);
-            return Poll::Ready(Ok(Some(bytes)));
-        }
-        // Whoever waits for it has room for it.
-        state.wanted = Some(most);
-        if length.is_some() {
-            state.receiver.claim();
+            return Poll::Ready(result);
         }
         let pending = self.pending(&mut state, context);
         session.tell_credit(state);

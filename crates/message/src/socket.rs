@@ -10,7 +10,7 @@ use parking_lot::{Mutex, MutexGuard, RwLock};
 use ropewalk_lane::preface;
 use ropewalk_proto::message::cutoff::Sample;
 use ropewalk_proto::message::frame::PROMPT;
-use ropewalk_proto::message::{CANCELLED_MAX, Fate, Front, RAILS_MAX, Spread};
+use ropewalk_proto::message::{CANCELLED_MAX, Fate, RAILS_MAX, Spread};
 
 use crate::connect::{self, starting};
 use crate::dial::Dialer;
@@ -314,48 +314,54 @@ impl MessageSocket {
     }
 
     /// Receives the next message into memory of its own, of at most `most` bytes; else as
-    /// [`receive`](Self::receive). What arrives before its length is known is copied once.
+    /// [`receive`](Self::receive). Its first fragment is not copied; where it has several, the others are, once.
     ///
     /// # Errors
     /// As [`receive`](Self::receive).
     pub fn receive_vec(&self, most: usize) -> Result<Option<Vec<u8>>, MessageError> {
-        let until = self.until();
-        let _one = self.turn(until)?;
-        loop {
-            let Some(length) = self.next_length(until)? else {
-                return Ok(None);
-            };
-            let room = most as u64;
-            let fits = usize::try_from(length).ok().filter(|_| length <= room);
-            let mut bytes = vec![0; fits.ok_or(MessageError::TooLong { length, room })?];
-            match self.receive_next(&mut bytes, until) {
-                Ok(Some(length)) => {
-                    bytes.truncate(length);
-                    return Ok(Some(bytes));
-                }
-                Ok(None) => return Ok(None),
-                // That message was cancelled, and the next is longer.
-                Err(MessageError::TooLong { .. }) => {}
-                Err(error) => return Err(error),
-            }
-        }
+        self.receive_vec_by(most, self.until())
     }
 
-    /// Waits until the length of the next message is known; `None` at the end.
-    fn next_length(&self, until: Option<Instant>) -> Result<Option<u64>, MessageError> {
-        let mut state = self.session.state();
+    /// As [`receive_vec`](Self::receive_vec), at most until a time that is this call's alone.
+    ///
+    /// # Errors
+    /// As [`receive`](Self::receive).
+    pub fn receive_vec_until(
+        &self,
+        most: usize,
+        until: Instant,
+    ) -> Result<Option<Vec<u8>>, MessageError> {
+        self.receive_vec_by(most, Some(until))
+    }
+
+    fn receive_vec_by(
+        &self,
+        most: usize,
+        until: Option<Instant>,
+    ) -> Result<Option<Vec<u8>>, MessageError> {
+        let _one = self.turn(until)?;
+        let session = &*self.session;
+        let mut state = session.state();
         loop {
-            match state.receiver.front() {
-                Front::End => return Ok(None),
-                Front::Whole { length, .. } | Front::Partial { length, .. } => {
-                    return Ok(Some(length));
+            if let Some(result) = session.take_next(&mut state, most as u64) {
+                state.wanted = None;
+                session.tell_credit(state);
+                return result;
+            }
+            let ended = session.verdict(&state);
+            let waited = match ended {
+                Some(error) => Err((state, error)),
+                None => (session.wait(state, until)).map_err(|error| (session.state(), error)),
+            };
+            match waited {
+                Ok(news) => state = news,
+                Err((mut state, error)) => {
+                    state.wanted = None;
+                    // Tasks that wait say again what they have room for.
+                    state.wakers.wake();
+                    return Err(error);
                 }
-                Front::Unknown => {}
             }
-            if let Some(error) = self.session.verdict(&state) {
-                return Err(error);
-            }
-            state = self.session.wait(state, until)?;
         }
     }
 

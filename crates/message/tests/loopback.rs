@@ -454,3 +454,29 @@ fn rails_that_are_down_say_why() {
     let cause = near.rails()[1].cause.clone().unwrap();
     assert!(cause.contains("refused"), "{cause}");
 }
+
+/// Messages in memory of their own are waited for until a time; what is too long, or late, stays.
+#[test]
+fn own_memory_is_waited_for_until_a_time() {
+    let (near, far) = pair();
+    let until = || Instant::now() + Duration::from_secs(60);
+    assert!(matches!(
+        far.receive_vec_until(10, Instant::now()),
+        Err(MessageError::Deadline)
+    ));
+    near.send(b"late").unwrap();
+    assert!(matches!(
+        far.receive_vec_until(3, until()),
+        Err(MessageError::TooLong { length: 4, room: 3 })
+    ));
+    assert_eq!(far.receive_vec_until(4, until()).unwrap().unwrap(), b"late");
+    near.close();
+    assert!(matches!(
+        far.receive_vec_until(10, until()),
+        Err(MessageError::PeerClosed)
+    ));
+    assert!(matches!(
+        near.receive_vec_until(10, until()),
+        Err(MessageError::Closed)
+    ));
+}

@@ -35,8 +35,8 @@ struct Node {
     addresses: Vec<SocketAddr>,
     /// `None` where it was not reached.
     socket: Option<MessageSocket>,
-    /// Space for a message, of the thread that reads.
-    reading: Mutex<Vec<u8>>,
+    /// Of the thread that reads.
+    reading: Mutex<()>,
 }
 
 pub(crate) struct State {
@@ -89,14 +89,12 @@ fn reach(
     };
     let sent = socket.send_start(hello.encode());
     sent.map_err(|error| error.to_string())?;
-    let mut message = vec![0; MESSAGE_MAX];
-    let received = socket.receive_until(&mut message, until);
-    let len = match received {
-        Ok(Some(len)) => len,
+    let message = match socket.receive_vec_until(MESSAGE_MAX, until) {
+        Ok(Some(message)) => message,
         Ok(None) => return Err("it has closed the connection".into()),
         Err(error) => return Err(error.to_string()),
     };
-    match Frame::decode(&message[..len]) {
+    match Frame::decode(&message) {
         Ok(Frame::Welcome {
             size,
             rule,
@@ -423,7 +421,7 @@ impl Inner {
         let Some((node, socket)) = self.reached(holder) else {
             return;
         };
-        let Some(mut message) = node.reading.try_lock() else {
+        let Some(one) = node.reading.try_lock() else {
             let mut state = self.state.lock();
             if state.origin.is_in_flight(holder, id) {
                 self.changed
@@ -435,10 +433,10 @@ impl Inner {
         if !self.state.lock().origin.is_in_flight(holder, id) {
             return;
         }
-        message.resize(MESSAGE_MAX, 0);
-        let received = socket.receive_until(&mut message, until.min(Instant::now() + SLICE));
-        self.heard(holder, socket, &message, received);
-        drop(message);
+        let until = until.min(Instant::now() + SLICE);
+        let received = socket.receive_vec_until(MESSAGE_MAX, until);
+        self.heard(holder, socket, received);
+        drop(one);
         self.changed.notify_all();
     }
 
@@ -446,12 +444,11 @@ impl Inner {
         &self,
         holder: HolderId,
         socket: &MessageSocket,
-        message: &[u8],
-        received: Result<Option<usize>, MessageError>,
+        received: Result<Option<Vec<u8>>, MessageError>,
     ) {
         match received {
-            Ok(Some(len)) => {
-                if let Err(cause) = self.take(holder, &message[..len]) {
+            Ok(Some(message)) => {
+                if let Err(cause) = self.take(holder, &message) {
                     socket.close();
                     self.lose(holder, &cause);
                 }
@@ -475,12 +472,11 @@ impl Inner {
         let Some((node, socket)) = self.reached(holder) else {
             return;
         };
-        let Some(mut message) = node.reading.try_lock() else {
+        let Some(_one) = node.reading.try_lock() else {
             return;
         };
-        message.resize(MESSAGE_MAX, 0);
-        let received = socket.receive_until(&mut message, Instant::now());
-        self.heard(holder, socket, &message, received);
+        let received = socket.receive_vec_until(MESSAGE_MAX, Instant::now());
+        self.heard(holder, socket, received);
     }
 
     /// Takes an answer, or says why the node is not to be used any more.

@@ -239,12 +239,11 @@ fn accept(inner: &Arc<Inner>, listener: &Listener) {
 /// Answers one origin until it ends.
 fn attend(inner: &Inner, connection: &Arc<Connection>) {
     connection.socket.set_deadline(Some(ANSWER_TIMEOUT));
-    let mut message = vec![0; MESSAGE_MAX];
     let hello = connection
         .socket
-        .receive_until(&mut message, Instant::now() + HELLO_TIMEOUT);
-    if let Ok(Some(len)) = hello
-        && let Ok(Frame::Hello { version, name }) = Frame::decode(&message[..len])
+        .receive_vec_until(MESSAGE_MAX, Instant::now() + HELLO_TIMEOUT);
+    if let Ok(Some(message)) = hello
+        && let Ok(Frame::Hello { version, name }) = Frame::decode(&message)
     {
         let served = welcome(inner, connection, version, name);
         if let Some(served) = served {
@@ -254,7 +253,7 @@ fn attend(inner: &Inner, connection: &Arc<Connection>) {
                 bytes: 0,
             };
             // Whatever ends it, the origin finds the socket closed.
-            let _ = serve(inner, &served, &mut answers, &mut message);
+            let _ = serve(inner, &served, &mut answers);
             served
                 .signals
                 .lock()
@@ -358,24 +357,17 @@ impl Answers<'_> {
     }
 }
 
-fn serve(
-    inner: &Inner,
-    served: &Served,
-    answers: &mut Answers<'_>,
-    message: &mut [u8],
-) -> Result<(), Ended> {
+fn serve(inner: &Inner, served: &Served, answers: &mut Answers<'_>) -> Result<(), Ended> {
     loop {
-        let received = answers
-            .connection
-            .socket
-            .receive_until(message, Instant::now() + LOOK);
-        let len = match received {
-            Ok(Some(len)) => len,
+        let socket = &answers.connection.socket;
+        let received = socket.receive_vec_until(MESSAGE_MAX, Instant::now() + LOOK);
+        let message = match received {
+            Ok(Some(message)) => message,
             Ok(None) => return Ok(()),
             Err(MessageError::Deadline) if !inner.has_ended.load(Ordering::Acquire) => continue,
             Err(error) => return Err(error.into()),
         };
-        let frame = Frame::decode(&message[..len]).map_err(|_| Ended::Protocol)?;
+        let frame = Frame::decode(&message).map_err(|_| Ended::Protocol)?;
         if served.is_withdrawn.load(Ordering::Acquire) {
             return Err(Ended::Socket);
         }

@@ -7,6 +7,7 @@ use ropewalk_proto::message::frame::{DISCARD, Entry, FRAGMENT_MAX, Header, Kind,
 use ropewalk_proto::message::{Arrival, Front, Landing as Where, RailId};
 
 use super::{Locked, Session, State};
+use crate::MessageError;
 use crate::link::{Frames, Landing, Link, LinkError};
 use crate::memory::{Kept, Place};
 
@@ -107,8 +108,41 @@ impl Session {
         pieces
     }
 
+    /// The next message, where it is whole and in no caller's memory, or why there is none; `None`: it is awaited, and memory is kept for `most` bytes of it.
+    pub(crate) fn take_next(
+        &self,
+        state: &mut State,
+        most: u64,
+    ) -> Option<Result<Option<Vec<u8>>, MessageError>> {
+        let (length, whole) = match state.receiver.front() {
+            Front::End => return Some(Ok(None)),
+            Front::Unknown => (None, None),
+            Front::Whole { length, message } => (Some(length), Some(message)),
+            Front::Partial { length, .. } => (Some(length), None),
+        };
+        if let Some(length) = length.filter(|&length| length > most) {
+            return Some(Err(MessageError::TooLong { length, room: most }));
+        }
+        // One that is received into the memory of a blocking caller is his, until what he leaves of it is kept.
+        let is_free = state.claimed.is_none() && !state.leaving;
+        if let Some(message) = whole.filter(|_| is_free) {
+            let bytes = Self::take_kept(state, message, length.unwrap_or(0));
+            assert_eq!(Some(bytes.len() as u64), length, "a message with a gap");
+            state.receiver.deliver();
+            // Others that wait may have the next.
+            state.wakers.wake();
+            return Some(Ok(Some(bytes)));
+        }
+        state.wanted = Some(most);
+        if length.is_some() {
+            // The one that waits has room for it.
+            state.receiver.claim();
+        }
+        None
+    }
+
     /// Bytes of a whole message that came into nobody's memory.
-    pub(crate) fn take_kept(&self, state: &mut State, message: u64) -> Vec<u8> {
+    fn take_kept(state: &mut State, message: u64, length: u64) -> Vec<u8> {
         let mut bytes = Vec::new();
         while let Some(first) = state.kept.first_entry()
             && first.key().0 <= message
@@ -120,6 +154,7 @@ impl Session {
             // Pieces are in order and leave no gap.
             if bytes.is_empty() {
                 bytes = piece.into_bytes();
+                bytes.reserve_exact((length as usize).saturating_sub(bytes.len()));
             } else {
                 bytes.extend_from_slice(&piece);
             }
