@@ -19,7 +19,9 @@ use ropewalk_lane::preface::{self, PREFACE_LEN};
 use ropewalk_message::{ByteStream, ByteStreamListener, Options, Passed};
 use ropewalk_proto::control::{ForwardOpen, ForwardOpened};
 use ropewalk_proto::tunnel::allowed::Allowed;
-use ropewalk_proto::tunnel::{LOST_SECONDS, TARGETS_MAX, Target, target_of};
+use ropewalk_proto::tunnel::{
+    CODE_BROKEN, CODE_UNREACHED, LOST_SECONDS, TARGETS_MAX, Target, target_of,
+};
 
 use crate::host::Host;
 use crate::shared::Shared;
@@ -33,9 +35,6 @@ const STACK_LEN: usize = 256 << 10;
 
 /// Time between two looks whether a tunnel without control has links.
 const LOOK: Duration = Duration::from_millis(200);
-
-/// Code of a stream whose target was not reached, or reset the connection.
-const CODE_TARGET: u32 = 1;
 
 /// See the module documentation.
 pub(crate) struct Forward {
@@ -128,12 +127,12 @@ impl Forward {
         let target = target_of(stream.greeting());
         let target = target.and_then(|at| self.targets.get(at as usize));
         let Some(target) = target else {
-            return stream.reset(CODE_TARGET, "the tunnel has no such target");
+            return stream.reset(CODE_UNREACHED, "the tunnel has no such target");
         };
         match reach(target) {
             // What ended it is said to both ends.
-            Ok(socket) => drop(stream.join(socket, CODE_TARGET, &self.passed)),
-            Err(error) => stream.reset(CODE_TARGET, &format!("{target}: {error}")),
+            Ok(socket) => drop(stream.join(socket, CODE_BROKEN, &self.passed)),
+            Err(error) => stream.reset(CODE_UNREACHED, &format!("{target}: {error}")),
         }
     }
 }

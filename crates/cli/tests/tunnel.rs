@@ -202,7 +202,16 @@ fn resets_are_passed_on() {
     rustix::net::sockopt::set_socket_linger(&client, Some(std::time::Duration::ZERO)).unwrap();
     drop(client);
     assert_reset(&server);
+    // One whose target does: both programs know, and nothing is noted.
+    let client = tunnel.connect(2);
+    let (server, _) = reset_seen.accept().unwrap();
+    rustix::net::sockopt::set_socket_linger(&server, Some(std::time::Duration::ZERO)).unwrap();
+    drop(server);
+    assert_reset(&client);
     assert_echoes(&steady);
+    tunnel.interrupt();
+    let (_, report) = tunnel.moving.end();
+    assert_eq!(report["notes"].as_array().unwrap().len(), 1, "{report:#}");
 }
 
 /// A standing agent connects where its operator allows it, and nowhere else; its file of options may say so.

@@ -11,13 +11,13 @@ use std::time::{Duration, Instant};
 
 use ropewalk_lane::preface;
 use ropewalk_message::{ByteStreams, MessageError, Options as RailOptions, Passed, RailReport};
-use ropewalk_proto::byte_stream::STREAMS_MAX;
+use ropewalk_proto::byte_stream::{CODE_PROGRAM, STREAMS_MAX};
 use ropewalk_proto::control::{self, ForwardOpen, ForwardOpened, ToAgent, from_agent, to_agent};
 use ropewalk_proto::coordinator::Rails;
 use ropewalk_proto::report::{ErrorKind, Event, Outcome};
 use ropewalk_proto::tunnel::report::{TunnelCarried, TunnelForward, TunnelRail, TunnelReport};
 use ropewalk_proto::tunnel::watch::{NOTES_MAX, Seen, Watch};
-use ropewalk_proto::tunnel::{LOST_SECONDS, Target, greeting};
+use ropewalk_proto::tunnel::{CODE_BROKEN, CODE_UNREACHED, LOST_SECONDS, Target, greeting};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::JoinSet;
@@ -50,9 +50,6 @@ const REST: Duration = Duration::from_millis(50);
 
 /// Stack of a connection's thread: its buffers are on the heap.
 const STACK_LEN: usize = 256 << 10;
-
-/// Code of a stream whose program reset its connection.
-const CODE_PROGRAM: u32 = 2;
 
 /// A tunnel to be run.
 #[derive(Clone, Debug)]
@@ -561,7 +558,7 @@ fn pass_on(
     counts: &Counts,
 ) -> io::Result<()> {
     match streams.open(&greeting(target)) {
-        Ok(stream) => stream.join(socket, CODE_PROGRAM, &counts.passed),
+        Ok(stream) => stream.join(socket, CODE_BROKEN, &counts.passed),
         Err(error) => Err(refuse(socket, error)),
     }
 }
@@ -572,11 +569,13 @@ fn refuse(socket: std::net::TcpStream, error: MessageError) -> io::Error {
     error.into_io()
 }
 
-/// What the user should know: why the agent has given a connection up, or that there are too many.
+/// What the user should know: why a target was not reached, or that there are too many connections.
 fn fault_of_target(error: &io::Error) -> Option<String> {
     let inner = error.get_ref()?.downcast_ref::<MessageError>()?;
     match inner {
-        MessageError::Reset { text, .. } => Some(format!("a connection was reset: {text}")),
+        MessageError::Reset { code, text } if *code == CODE_PROGRAM + u64::from(CODE_UNREACHED) => {
+            Some(format!("a connection was reset: {text}"))
+        }
         MessageError::TooManyStreams(_) => Some(inner.to_string()),
         _ => None,
     }

@@ -26,6 +26,12 @@ const HOST_LEN_MAX: usize = 253;
 /// A tunnel in which no rail has worked for so many seconds is over.
 pub const LOST_SECONDS: u64 = 10;
 
+/// Code of a byte stream whose target was not reached: the user should know.
+pub const CODE_UNREACHED: u32 = 1;
+
+/// Code of a byte stream whose TCP connection broke or was reset, at either end: the programs know.
+pub const CODE_BROKEN: u32 = 2;
+
 /// Where connections of a tunnel go on to, as the agent's host finds it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
