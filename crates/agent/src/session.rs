@@ -515,6 +515,10 @@ impl Session {
     }
 
     fn status(&self) -> Option<FromAgent> {
+        if self.forward.is_some() {
+            // Nothing to say: what is not acknowledged shows that the master's host is gone.
+            return Some(FromAgent { body: None });
+        }
         let of_stream = self.stream.as_ref().map(|stream| stream.status());
         let body = of_stream.or_else(|| self.transfer.as_ref().map(|t| t.status()))?;
         Some(FromAgent { body: Some(body) })

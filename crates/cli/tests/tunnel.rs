@@ -9,7 +9,7 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread;
 
 use common::processes::{assert_gone, family, kill_at_once};
-use common::{DEADLINE, Moving, Place, bytes, make_ssh, start_agent, wait_for};
+use common::{DEADLINE, Moving, Place, Ran, bytes, make_ssh, start_agent, wait_for};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -44,11 +44,21 @@ fn refusing() -> String {
 fn guard(command: u32) -> Sender<()> {
     let (sender, waiting) = channel();
     thread::spawn(move || {
-        if waiting.recv_timeout(3 * DEADLINE) == Err(RecvTimeoutError::Timeout) {
+        if waiting.recv_timeout(2 * DEADLINE) == Err(RecvTimeoutError::Timeout) {
             let _ = kill_process(Pid::from_raw(command as i32).unwrap(), Signal::KILL);
         }
     });
     sender
+}
+
+/// Runs a tunnel that ends by itself.
+fn run(place: &Place, words: &[&str]) -> Ran {
+    let mut command = place.command();
+    command.arg("tunnel").args(words);
+    let piped = command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let child = piped.spawn().unwrap();
+    let _guard = guard(child.id());
+    Ran(child.wait_with_output().unwrap())
 }
 
 /// A tunnel that has started, and the first address of each forward.
@@ -240,7 +250,7 @@ fn agents_forward_where_they_are_allowed_to() {
     let forward = |target: &str| format!("0:{target}");
     for (agent, target) in [(&strict, &one), (&open, &other)] {
         let at = format!("127.0.0.1:{}", agent.port);
-        let ran = place.run(&["tunnel", &at, &forward(target)]);
+        let ran = run(&place, &[&at, &forward(target)]);
         ran.assert_status(4)
             .assert_says(&format!("does not forward to {target}"))
             .assert_says(&format!("--forward {target}"));
@@ -384,8 +394,7 @@ fn what_cannot_begin_says_why() {
         ),
     ];
     for (words, status, said) in cases {
-        let words: Vec<&str> = [&["tunnel"], words].concat();
-        place.run(&words).assert_status(status).assert_says(said);
+        run(&place, words).assert_status(status).assert_says(said);
     }
 }
 

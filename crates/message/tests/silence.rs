@@ -10,9 +10,9 @@ use ropewalk_message::{ByteStream, ByteStreamListener, ByteStreams, Options};
 /// Longest time that anything may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Bytes that have crossed when a rail goes silent, and of the whole.
-const STEP: usize = 8 << 20;
-const ALL: usize = 4 * STEP;
+/// Bytes of a step, more than is on its way at once, and of the whole.
+const STEP: usize = 6 << 20;
+const ALL: usize = 5 * STEP;
 
 fn options() -> Options {
     Options {
@@ -111,7 +111,8 @@ fn bytes_go_on_over_the_other_rail() {
             if at >= STEP && steps == 0 {
                 lab.blackhole("a", 0, true).unwrap();
                 steps = 1;
-            } else if at >= 2 * STEP && steps == 1 {
+            } else if at >= 3 * STEP && steps == 1 {
+                // The other rail alone has brought two steps.
                 lab.blackhole("a", 0, false).unwrap();
                 all_up("the first rail again");
                 lab.blackhole("b", 1, true).unwrap();
