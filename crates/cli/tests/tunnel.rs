@@ -445,6 +445,7 @@ fn a_tunnel_in_a_pipe_is_quiet() {
     command.args(["tunnel", "localhost", &format!("127.0.0.1:0:{none}")]);
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
+    let _guard = guard(child.id());
     let mut out = std::io::BufReader::new(child.stdout.take().unwrap());
     let mut line = String::new();
     std::io::BufRead::read_line(&mut out, &mut line).unwrap();
