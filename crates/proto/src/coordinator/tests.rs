@@ -729,6 +729,13 @@ fn what_was_complete_when_it_was_cancelled_is_done() {
     c.handle_cancel();
     c.handle_message(2, done(50, &[(50, 50)]), Instant(12));
     assert_eq!(outcome(&finish(&mut c, 3)), Some(Outcome::Cancelled));
+    // Nor is one that was given more since it said so.
+    let (mut c, _) = started(copies());
+    c.handle_message(1, done(100, &[]), Instant(11));
+    c.nodes[2].revision = 1;
+    c.handle_cancel();
+    c.handle_message(2, done(100, &[]), Instant(12));
+    assert_eq!(outcome(&finish(&mut c, 3)), Some(Outcome::Cancelled));
 }
 
 /// What is remembered is planned with where nothing is declared; it is neither declared nor the interface's.
