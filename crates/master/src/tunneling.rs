@@ -526,13 +526,15 @@ async fn accept_all(
             tokio::time::sleep(REST).await;
             continue;
         };
+        // One that is closed before it is passed on is reset.
+        let _ = socket2::SockRef::from(&socket).set_linger(Some(Duration::ZERO));
         counts.accepted.fetch_add(1, Ordering::Relaxed);
         let open = counts.open.fetch_add(1, Ordering::Relaxed);
         let (streams, own, failed) = (streams.clone(), counts.clone(), failed.clone());
         let work = move || {
             let ended = match open < STREAMS_MAX as u64 {
                 true => pass_on(socket, target, &streams, &own),
-                false => Err(refuse(socket, MessageError::TooManyStreams(STREAMS_MAX))),
+                false => Err(MessageError::TooManyStreams(STREAMS_MAX).into_io()),
             };
             if let Err(error) = ended {
                 own.reset.fetch_add(1, Ordering::Relaxed);
@@ -559,14 +561,9 @@ fn pass_on(
 ) -> io::Result<()> {
     match streams.open(&greeting(target)) {
         Ok(stream) => stream.join(socket, CODE_BROKEN, &counts.passed),
-        Err(error) => Err(refuse(socket, error)),
+        // Dropping the connection resets it.
+        Err(error) => Err(error.into_io()),
     }
-}
-
-/// Resets a connection for which there is no stream.
-fn refuse(socket: std::net::TcpStream, error: MessageError) -> io::Error {
-    let _ = socket2::SockRef::from(&socket).set_linger(Some(Duration::ZERO));
-    error.into_io()
 }
 
 /// What the user should know: why a target was not reached, or that there are too many connections.

@@ -42,12 +42,12 @@ impl ByteStream {
             passed,
             is_broken: AtomicBool::new(false),
         };
-        let ended = joint.run();
-        if ended.is_err() {
-            // Dropping it resets the connection: its program must not take a part for the whole.
-            let _ = SockRef::from(&joint.socket).set_linger(Some(Duration::ZERO));
-        }
-        ended
+        // Until both ways have ended, whatever closes it resets the connection, also the kernel when this process is killed: its program must not
+        // take a part for the whole.
+        let prepared = joint.prepare();
+        let prepared = prepared.inspect_err(|error| joint.break_off(error));
+        prepared.and_then(|()| joint.run())?;
+        SockRef::from(&joint.socket).set_linger(None)
     }
 }
 
@@ -61,13 +61,18 @@ struct Joint<'a> {
 }
 
 impl Joint<'_> {
-    fn run(&self) -> io::Result<()> {
+    fn prepare(&self) -> io::Result<()> {
+        SockRef::from(&self.socket).set_linger(Some(Duration::ZERO))?;
         self.socket.set_nonblocking(false)?;
         self.socket.set_nodelay(true)?;
         self.socket.set_read_timeout(Some(LOOK))?;
         self.socket.set_write_timeout(Some(LOOK))?;
         // Best effort: a program whose host is gone without notice shows after two hours, as the system has it.
         let _ = SockRef::from(&self.socket).set_keepalive(true);
+        Ok(())
+    }
+
+    fn run(&self) -> io::Result<()> {
         thread::scope(|scope| {
             let sending = thread::Builder::new().name("bytes-out".to_owned());
             let sending = sending.stack_size(STACK_LEN).spawn_scoped(scope, || {
