@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use ropewalk_lane::preface::{self, PREFACE_LEN};
 use ropewalk_message::{ByteStream, ByteStreamListener, Options, Passed};
 use ropewalk_proto::control::{ForwardOpen, ForwardOpened};
@@ -116,9 +117,22 @@ impl Forward {
 
     fn serve(self: Arc<Self>) {
         while let Ok(stream) = self.listener.accept_until(None) {
-            let own = self.clone();
-            // Where there is no thread for it, the stream is dropped, and its program finds the connection ended.
-            let _ = spawn("forward", move || own.connect(stream));
+            let (own, kept) = (self.clone(), Arc::new(Mutex::new(Some(stream))));
+            let given = kept.clone();
+            let spawned = spawn("forward", move || {
+                let stream = given.lock().take();
+                if let Some(stream) = stream {
+                    own.connect(stream);
+                }
+            });
+            if let Err(error) = spawned {
+                // Dropped, its program would find an empty connection that ended well.
+                let stream = kept.lock().take();
+                let text = format!("the agent cannot start a thread for it: {error}");
+                if let Some(stream) = stream {
+                    stream.reset(CODE_UNREACHED, &text);
+                }
+            }
         }
     }
 
