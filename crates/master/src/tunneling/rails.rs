@@ -63,15 +63,14 @@ pub(super) fn rails(
     if let Some(first) = first {
         let known = there.iter().find(|addresses| addresses.contains(&first));
         let is_known = |rail: &Rail| known.is_some_and(|known| known.contains(&rail.remote));
-        match found.iter().position(is_known) {
-            Some(position) => found.swap(0, position),
-            // An address that the agent does not know itself, as behind a router that translates it. Where the interfaces were
-            // named, no other is used.
-            None if only.is_empty() && (known.is_none() || found.is_empty()) => {
-                found.splice(0..0, rail(&here, first));
-            }
-            None => {}
+        if let Some(position) = found.iter().position(is_known) {
+            found.swap(0, position);
         }
+        // The control connection works as routing has it. The pairs may lack that way: an address that the agent does not know itself,
+        // as behind a router that translates it, or networks with one number at different places. Where the interfaces were named, no
+        // other is used.
+        let routed = rail(&here, first).filter(|_| only.is_empty());
+        found.splice(0..0, routed.filter(|routed| !found.contains(routed)));
     }
     found.truncate(match asked {
         Rails::One => 1,
