@@ -4,6 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 
 use ropewalk_proto::tunnel::report::TunnelForward;
+use rustix::io::Errno;
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::TcpListener;
 
@@ -50,8 +51,7 @@ pub(super) fn bind(forwards: &[ForwardRequest]) -> Result<Bound, String> {
                     chosen = listener.local_addr().ok().map(|own| own.port());
                     listeners.push(listener);
                 }
-                // A host without IPv6 has no ::1.
-                Err(error) if at > 0 && error.kind() == io::ErrorKind::AddrNotAvailable => {}
+                Err(error) if at > 0 && is_absent(&error) => {}
                 Err(error) => {
                     return Err(format!(
                         "cannot listen on {address}: {error}; {}",
@@ -63,6 +63,12 @@ pub(super) fn bind(forwards: &[ForwardRequest]) -> Result<Bound, String> {
         bound.push((forward.clone(), listeners));
     }
     Ok(Bound(bound))
+}
+
+/// A host without IPv6 has no ::1, and a kernel without it no such socket.
+fn is_absent(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::AddrNotAvailable
+        || Errno::from_io_error(error) == Some(Errno::AFNOSUPPORT)
 }
 
 fn advice(error: &io::Error) -> &'static str {
