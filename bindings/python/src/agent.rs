@@ -123,7 +123,9 @@ impl Lent {
     /// No thread touches the memory after this.
     fn end(&self, py: Python<'_>) {
         py.detach(|| drop(self.buffer.take_back()));
-        drop(lock(&self.view).take());
+        // Not with the lock held: what is released here may run code of Python, also such as comes back here.
+        let view = lock(&self.view).take();
+        drop(view);
     }
 }
 
