@@ -233,6 +233,8 @@ fn ends_that_leave_are_noticed() {
     }
     let error = own.write(b"x").unwrap_err();
     assert!(error.to_string().contains("no such port"), "{error}");
+    let error = own.close().unwrap_err();
+    assert!(error.to_string().contains("no such port"), "{error}");
     assert!(near.failure().is_none(), "others go on");
 }
 

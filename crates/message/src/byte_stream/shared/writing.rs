@@ -174,30 +174,57 @@ impl Shared {
     /// Ends the sending way.
     pub fn end(&self, slot: &Slot, until: Option<Instant>) -> Result<(), MessageError> {
         let _one = self.lock_writing(slot, until)?;
-        let mut state = self.state.lock();
-        let is_ended = state.streams.sendable(slot.number) == Sendable::Ended;
-        if let Some(fault) = state.over.clone().filter(|_| !is_ended) {
+        let session = &self.socket.session;
+        loop {
+            let mut state = self.state.lock();
+            let sendable = state.streams.sendable(slot.number);
+            if sendable == Sendable::Ended {
+                return Ok(());
+            }
+            // What was on its way is thrown away.
+            let reset = (sendable == Sendable::Reset).then_some(Fault::GivenUp);
+            if let Some(fault) = state.over.clone().or(reset) {
+                drop(state);
+                return Err(self.write_error(slot, fault));
+            }
+            let mut below = session.state();
+            if let Some(error) = session.verdict(&below) {
+                return Err(error);
+            }
+            if !below.sender.takes(1) {
+                drop(state);
+                drop(session.wait(below, until)?);
+                continue;
+            }
+            // One that the peer stopped has nothing to say.
+            let Some(header) = state.streams.end(slot.number) else {
+                return Ok(());
+            };
+            let frame = header.frame(&[]);
+            let length = frame.len() as u64;
+            let way = self.way(&mut below, length);
             drop(state);
-            return Err(self.write_error(slot, fault));
-        }
-        let header = state.streams.end(slot.number);
-        drop(state);
-        // One that was ended, or that the peer stopped, has nothing to say.
-        if let Some(header) = header {
-            let message = self.begin(header.frame(&[]))?;
+            let source = Arc::new(Source::owned(frame));
+            let message = session.start_taken(below, way, length, &source)?;
+            let message = message.ok_or(MessageError::Closed)?;
             slot.sent.fetch_max(message + 1, Ordering::Relaxed);
+            return Ok(());
         }
-        Ok(())
     }
 
-    /// Waits until the peer's socket has all that was sent for a stream.
+    /// Waits until the peer's socket has all that was sent for a stream. One that was reset has thrown it away.
     pub fn wait_delivered(&self, slot: &Slot, until: Option<Instant>) -> Result<(), MessageError> {
         let session = &self.socket.session;
         let below = slot.sent.load(Ordering::Relaxed);
         let mut state = session.state();
         loop {
             if state.sender.finished_below() >= below {
-                return Ok(());
+                drop(state);
+                let sendable = self.state.lock().streams.sendable(slot.number);
+                return match sendable {
+                    Sendable::Reset => Err(self.write_error(slot, Fault::GivenUp)),
+                    _ => Ok(()),
+                };
             }
             if let Some(error) = session.verdict(&state) {
                 return Err(error);
