@@ -295,6 +295,20 @@ class Tasks(Streams):
 
         self.assertEqual(self.run_in_time(main()), b"for the next")
 
+    def test_closing_ends_calls_of_other_tasks(self) -> None:
+        own, _other = self.pair()
+
+        async def main() -> None:
+            cases: list[tuple[Any, Any]] = [(own, lambda: own.recv_async(1)), (self.listener, self.listener.accept_async)]
+            for closed, call in cases:
+                task = asyncio.create_task(call())
+                await asyncio.sleep(0)
+                await asyncio.to_thread(closed.close)
+                with self.assertRaisesRegex(ropewalk.InputError, "was closed"):
+                    await task
+
+        self.run_in_time(main())
+
 
 if __name__ == "__main__":
     unittest.main()

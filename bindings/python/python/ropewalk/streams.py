@@ -24,6 +24,7 @@ class _Turns:
     def __init__(self, fileno: Callable[[], int]) -> None:
         self._fileno = fileno
         self._waiting: set[bool] = set()
+        self._asleep: set[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = set()
 
     async def until(self, call: Callable[[], T | None], *, writes: bool = False) -> T:
         """Calls what does not wait whenever there is news, until it gives something."""
@@ -41,13 +42,34 @@ class _Turns:
             self._waiting.discard(writes)
 
     async def _news(self, writes: bool) -> None:
-        loop = asyncio.get_running_loop()
-        descriptor, news = self._fileno(), asyncio.Event()
-        (loop.add_writer if writes else loop.add_reader)(descriptor, news.set)
+        loop, news = asyncio.get_running_loop(), asyncio.Event()
+        one = (loop, news)
+        self._asleep.add(one)
         try:
-            await news.wait()
+            # Closed since: the next call says so.
+            if (shared := self._fileno()) == -1:
+                return
+            # One of its own: that of what is closed meanwhile may be another file by then.
+            descriptor = os.dup(shared)
+            try:
+                (loop.add_writer if writes else loop.add_reader)(descriptor, news.set)
+                try:
+                    await news.wait()
+                finally:
+                    (loop.remove_writer if writes else loop.remove_reader)(descriptor)
+            finally:
+                os.close(descriptor)
         finally:
-            (loop.remove_writer if writes else loop.remove_reader)(descriptor)
+            self._asleep.discard(one)
+
+    def closed(self) -> None:
+        """Wakes all tasks: a descriptor that is closed has no news. From any thread."""
+        for loop, news in list(self._asleep):
+            try:
+                loop.call_soon_threadsafe(news.set)
+            except RuntimeError:
+                # The loop has ended, and the task with it.
+                pass
 
 
 class _File(io.RawIOBase):
@@ -212,6 +234,7 @@ class ByteStream:
             pass
         finally:
             self._stream.close()
+            self._turns.closed()
 
     async def close_async(self) -> None:
         """As `close`, for event loops."""
@@ -336,6 +359,7 @@ class ByteStreamListener:
     def close(self) -> None:
         """Listens no more; streams that were accepted stay."""
         self._listener.close()
+        self._turns.closed()
 
     def __enter__(self) -> ByteStreamListener:
         return self
