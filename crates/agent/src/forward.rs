@@ -12,12 +12,14 @@
 use std::io;
 use std::net::{IpAddr, TcpStream, ToSocketAddrs as _};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use ropewalk_lane::preface::{self, PREFACE_LEN};
 use ropewalk_message::{ByteStream, ByteStreamListener, Options, Passed};
+use ropewalk_proto::byte_stream::STREAMS_MAX;
 use ropewalk_proto::control::{ForwardOpen, ForwardOpened};
 use ropewalk_proto::tunnel::allowed::Allowed;
 use ropewalk_proto::tunnel::{
@@ -37,6 +39,13 @@ const STACK_LEN: usize = 256 << 10;
 /// Time between two looks whether a tunnel without control has links.
 const LOOK: Duration = Duration::from_millis(200);
 
+/// Tunnels of one agent at once: each has threads, also without a connection.
+pub(crate) const FORWARDS_MAX: usize = 64;
+
+/// Connections of one tunnel at once, each with two threads and a descriptor: twice what its one socket has streams, as one that has ended
+/// may still be counted when the next begins. A peer with the secret could make further sockets.
+const CONNECTIONS_MAX: usize = 2 * STREAMS_MAX;
+
 /// See the module documentation.
 pub(crate) struct Forward {
     /// Of the secret of its links.
@@ -44,6 +53,8 @@ pub(crate) struct Forward {
     listener: ByteStreamListener,
     targets: Vec<Target>,
     passed: Passed,
+    /// Connections at present.
+    open: AtomicUsize,
 }
 
 impl Forward {
@@ -80,6 +91,7 @@ impl Forward {
             listener,
             targets,
             passed: Passed::default(),
+            open: AtomicUsize::new(0),
         });
         let serving = forward.clone();
         spawn("forward", move || serving.serve())
@@ -117,6 +129,12 @@ impl Forward {
 
     fn serve(self: Arc<Self>) {
         while let Ok(stream) = self.listener.accept_until(None) {
+            if self.open.fetch_add(1, Ordering::Relaxed) >= CONNECTIONS_MAX {
+                self.open.fetch_sub(1, Ordering::Relaxed);
+                let text = format!("the tunnel has {CONNECTIONS_MAX} connections already");
+                stream.reset(CODE_UNREACHED, &text);
+                continue;
+            }
             let (own, kept) = (self.clone(), Arc::new(Mutex::new(Some(stream))));
             let given = kept.clone();
             let spawned = spawn("forward", move || {
@@ -124,8 +142,10 @@ impl Forward {
                 if let Some(stream) = stream {
                     own.connect(stream);
                 }
+                own.open.fetch_sub(1, Ordering::Relaxed);
             });
             if let Err(error) = spawned {
+                self.open.fetch_sub(1, Ordering::Relaxed);
                 // Dropped, its program would find an empty connection that ended well.
                 let stream = kept.lock().take();
                 let text = format!("the agent cannot start a thread for it: {error}");

@@ -11,7 +11,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::{OwnedRwLockReadGuard, mpsc, watch};
 
 use crate::door::Place;
-use crate::forward::{self, Forward};
+use crate::forward::{self, FORWARDS_MAX, Forward};
 use crate::incoming::{Caller, Refusal};
 use crate::masters::Connected;
 use crate::meter::Meter;
@@ -484,6 +484,10 @@ impl Session {
         }
         let (shared, reached_as) = (self.shared.clone(), self.reached_as);
         let opening = tokio::task::spawn_blocking(move || {
+            if shared.forwards.lock().len() >= FORWARDS_MAX {
+                let text = format!("this agent has {FORWARDS_MAX} tunnels already; end one first");
+                return Err(crate::AgentError::Refused(text));
+            }
             let (allowed, host) = (&shared.allowed, &shared.host);
             let made = Forward::open(&open, allowed, host, reached_as);
             made.inspect(|(forward, _)| {
