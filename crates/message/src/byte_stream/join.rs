@@ -4,17 +4,19 @@ use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::net::{Shutdown, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use socket2::SockRef;
 
 use super::ByteStream;
+use crate::MessageError;
 use crate::threads::STACK_LEN;
 
 /// Bytes passed on at once: what a record of the socket and a program's buffer hold.
 const SPACE_LEN: usize = 128 << 10;
 
-/// How often a wait for the TCP connection looks whether the stream is over: data and its ends are noticed at once without.
+/// How often a wait for one of the two looks whether the other is over: data and its ends are noticed at once without.
 const LOOK: Duration = Duration::from_secs(5);
 
 /// Bytes that were passed on so far.
@@ -106,6 +108,37 @@ impl Joint<'_> {
         }
     }
 
+    /// While no thread reads or writes the TCP connection: whether its program has reset it. Its error stays there for those that do.
+    fn check_socket(&self) -> io::Result<()> {
+        let mut asked = [PollFd::new(&self.socket, PollFlags::empty())];
+        let polled = poll(&mut asked, Some(&Timespec::default()));
+        match polled.is_ok() && asked[0].revents().contains(PollFlags::ERR) {
+            true => Err(ErrorKind::ConnectionReset.into()),
+            false => self.check(false),
+        }
+    }
+
+    fn write_stream(&self, bytes: &[u8]) -> io::Result<()> {
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            match self.stream.write_until(rest, next_look()) {
+                Ok(count) => rest = &rest[count..],
+                Err(MessageError::Deadline) => self.check_socket()?,
+                Err(error) => return Err(error.into_io()),
+            }
+        }
+        Ok(())
+    }
+
+    fn read_stream(&self, space: &mut [u8]) -> io::Result<usize> {
+        loop {
+            match self.stream.read_until(space, next_look()) {
+                Err(MessageError::Deadline) => self.check_socket()?,
+                read => return read.map_err(MessageError::into_io),
+            }
+        }
+    }
+
     /// From the TCP connection to the stream.
     fn send(&self) -> io::Result<()> {
         let mut space = vec![0; SPACE_LEN];
@@ -119,7 +152,7 @@ impl Joint<'_> {
                 }
                 Err(error) => return Err(error),
             };
-            (&self.stream).write_all(&space[..count])?;
+            self.write_stream(&space[..count])?;
             let passed = &self.passed.to_stream;
             passed.fetch_add(count as u64, Ordering::Relaxed);
         }
@@ -131,7 +164,7 @@ impl Joint<'_> {
     fn receive(&self) -> io::Result<()> {
         let mut space = vec![0; SPACE_LEN];
         loop {
-            let count = self.stream.read(&mut space)?;
+            let count = self.read_stream(&mut space)?;
             if count == 0 {
                 break;
             }
@@ -152,6 +185,10 @@ impl Joint<'_> {
             ended => ended,
         }
     }
+}
+
+fn next_look() -> Option<Instant> {
+    Instant::now().checked_add(LOOK)
 }
 
 /// Whether a call may succeed later.
