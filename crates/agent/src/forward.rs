@@ -33,8 +33,8 @@ use crate::{AgentError, interfaces, rails};
 /// One address of a target that does not answer costs at most this.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Stack of a connection's thread: its buffers are on the heap.
-const STACK_LEN: usize = 256 << 10;
+/// Stack of a connection's thread: its buffers are on the heap, but modules of the system that resolve names run on it.
+const STACK_LEN: usize = 1 << 20;
 
 /// Time between two looks whether a tunnel without control has links.
 const LOOK: Duration = Duration::from_millis(200);

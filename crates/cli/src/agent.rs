@@ -188,7 +188,7 @@ impl AgentArgs {
         self.run_programs |= file.run_programs;
         if self.root.is_empty() && self.forward.is_empty() {
             bail!(Usage(anyhow::anyhow!(
-                "--config {shown} has no root; write root = [\"/data\"], or give --root"
+                "--config {shown} has no root and no forward; write root = [\"/data\"] or forward = [\"db:5432\"], or give --root"
             )));
         }
         Ok(self)
