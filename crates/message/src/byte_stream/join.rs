@@ -43,6 +43,7 @@ impl ByteStream {
             code,
             passed,
             is_broken: AtomicBool::new(false),
+            is_ended: AtomicBool::new(false),
         };
         // Until both ways have ended, whatever closes it resets the connection, also the kernel when this process is killed: its program must not
         // take a part for the whole.
@@ -60,6 +61,8 @@ struct Joint<'a> {
     passed: &'a Passed,
     /// One way has failed: the other one ends without an end.
     is_broken: AtomicBool,
+    /// All of the stream was written to the TCP connection: what ends there now is no reset that a write has learned of.
+    is_ended: AtomicBool,
 }
 
 impl Joint<'_> {
@@ -118,6 +121,15 @@ impl Joint<'_> {
         }
     }
 
+    /// Whether an end that was read is that of a reset. The system reports a reset once, here to the thread that writes, and an end from then on; the
+    /// connection is then over both ways, which it is otherwise only when this end has ended its way.
+    fn is_reset(&self) -> bool {
+        let mut asked = [PollFd::new(&self.socket, PollFlags::empty())];
+        let polled = poll(&mut asked, Some(&Timespec::default()));
+        let is_over = polled.is_ok() && asked[0].revents().contains(PollFlags::HUP);
+        is_over && !self.is_ended.load(Ordering::Acquire)
+    }
+
     fn write_stream(&self, bytes: &[u8]) -> io::Result<()> {
         let mut rest = bytes;
         while !rest.is_empty() {
@@ -144,6 +156,7 @@ impl Joint<'_> {
         let mut space = vec![0; SPACE_LEN];
         loop {
             let count = match (&self.socket).read(&mut space) {
+                Ok(0) if self.is_reset() => return Err(ErrorKind::ConnectionReset.into()),
                 Ok(0) => break,
                 Ok(count) => count,
                 Err(error) if is_wait(&error) => {
@@ -179,6 +192,7 @@ impl Joint<'_> {
             let passed = &self.passed.from_stream;
             passed.fetch_add(count as u64, Ordering::Relaxed);
         }
+        self.is_ended.store(true, Ordering::Release);
         match self.socket.shutdown(Shutdown::Write) {
             // The program has closed it already.
             Err(error) if error.kind() == ErrorKind::NotConnected => Ok(()),
