@@ -166,7 +166,14 @@ impl Forward {
         match reach(target) {
             // What ended it is said to both ends.
             Ok(socket) => drop(stream.join(socket, CODE_BROKEN, &self.passed)),
-            Err(error) => stream.reset(CODE_UNREACHED, &format!("{target}: {error}")),
+            Err(error) => {
+                // A target that accepts and resets at once was reached, though the kernel may report that with the attempt.
+                let code = match error.kind() {
+                    io::ErrorKind::ConnectionReset => CODE_BROKEN,
+                    _ => CODE_UNREACHED,
+                };
+                stream.reset(code, &format!("{target}: {error}"));
+            }
         }
     }
 }

@@ -37,6 +37,7 @@ mod masters;
 mod member;
 mod meter;
 mod open;
+mod origins;
 mod peers;
 mod piped;
 mod pool;

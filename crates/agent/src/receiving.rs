@@ -33,7 +33,6 @@ mod compare;
 mod finish;
 use finish::LOOK_EVERY;
 mod manifests;
-pub(crate) use manifests::origins;
 mod meter;
 mod rails;
 mod stream_thread;

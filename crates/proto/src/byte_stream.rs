@@ -116,6 +116,12 @@ pub enum Broken {
         /// Position up to which it may go.
         credit: u64,
     },
+    /// A frame of data without a byte.
+    #[error("byte stream {stream} has data without bytes")]
+    Empty {
+        /// Its number.
+        stream: u32,
+    },
     /// Something after the end.
     #[error("byte stream {stream} goes on after its end")]
     AfterEnd {

@@ -9,8 +9,7 @@ use ropewalk_proto::control::{self, Verify};
 use ropewalk_proto::coordinator;
 use ropewalk_proto::node::{self, Failure};
 use ropewalk_store::{
-    BufferSink, FileSink, Identity, MemorySink, NullSink, Origin, Present, Sink, SinkFile,
-    StoreError, TreeSink, Wish,
+    BufferSink, FileSink, MemorySink, NullSink, Present, Sink, SinkFile, StoreError, TreeSink, Wish,
 };
 
 use super::Fetch;
@@ -18,6 +17,7 @@ use crate::hashes::SourceHashes;
 use crate::landing::{PlacedSink, SinkSet};
 use crate::lists::Lists;
 use crate::open::OpenSink;
+use crate::origins::origins;
 use crate::transfer::Looked;
 
 /// Room for bytes that are only kept in memory.
@@ -53,24 +53,6 @@ fn apart(path: &Path) -> Failure {
          (is it mounted on every host, under one path?), or a later run has taken it over. No file was renamed into place; use \
          --destinations copies for separate places"
     ))
-}
-
-/// Which bytes of which files those of rows are.
-pub(crate) fn origins(origins: &[control::Origin]) -> Vec<Origin> {
-    let origins = origins.iter().filter_map(|origin| {
-        let identity = origin.identity.as_ref()?;
-        Some(Origin {
-            range: control::range(origin.start, origin.length),
-            offset: origin.offset,
-            name: origin.name.clone(),
-            identity: Identity {
-                len: identity.length,
-                mtime_seconds: identity.modified_seconds,
-                mtime_nanoseconds: identity.modified_nanoseconds,
-            },
-        })
-    });
-    origins.collect()
 }
 
 /// A sink with the bytes that it takes and where its units begin and end.

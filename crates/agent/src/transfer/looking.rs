@@ -18,7 +18,7 @@ use crate::find::Ways;
 use crate::hashes::SourceHashes;
 use crate::lists::Lists;
 use crate::open::{self, OpenSink};
-use crate::receiving::origins;
+use crate::origins::origins;
 use crate::streams::STACK_LEN;
 
 /// Ranges of a message that says what the destination has already: some hundred kilobytes.

@@ -127,6 +127,10 @@ impl Incoming {
         if self.state == InState::Ended {
             return Err(Broken::AfterEnd { stream });
         }
+        if length == 0 {
+            // To a program that reads it would be the end.
+            return Err(Broken::Empty { stream });
+        }
         if offset != self.received {
             let expected = self.received;
             return Err(Broken::Offset {

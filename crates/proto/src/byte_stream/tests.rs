@@ -242,6 +242,10 @@ fn broken_peers_are_found_out() {
         opened().handle(data(1), 1),
         Err(Broken::Offset { expected: 0, .. })
     ));
+    assert_eq!(
+        opened().handle(data(0), 0),
+        Err(Broken::Empty { stream: 0 })
+    );
     assert!(matches!(
         opened().handle(data(0), WINDOW_FIRST + 1),
         Err(Broken::Credit { .. })
