@@ -205,6 +205,15 @@ class Ends(Streams):
         with self.assertRaisesRegex(ropewalk.PeerError, "no such table"):
             other.recv(1)
 
+    def test_programs_that_fail_give_up(self) -> None:
+        own, other = self.pair()
+        with self.assertRaisesRegex(ValueError, "half way"), own:
+            own.sendall(b"part")
+            raise ValueError("half way")
+        with self.assertRaisesRegex(ropewalk.PeerError, "the program at the other end failed"):
+            while other.recv(100):
+                pass
+
     def test_closing_ends_calls_of_other_threads(self) -> None:
         own, _other = self.pair()
         own.settimeout(None)

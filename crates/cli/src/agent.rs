@@ -6,14 +6,14 @@ use std::io::{BufRead as _, BufReader, ErrorKind, Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
 use std::os::fd::AsFd as _;
 use std::os::unix::ffi::OsStrExt as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
-use ropewalk_agent::{Agent, AgentConfig, AgentError, Expanded, Rank, Seat, StageConfig};
+use ropewalk_agent::{Agent, AgentConfig, AgentError, Rank, Seat, StageConfig};
 use ropewalk_proto::tunnel::allowed::{Allowed, Rule};
 use ropewalk_proto::version::version;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -26,12 +26,15 @@ use crate::metrics::Metrics;
 use crate::ports::Ports;
 use crate::run::runtime;
 use crate::sys::{self, say};
-use crate::{Unusable, Usage, service, token};
+use crate::{Usage, service, token};
 
 /// Port of a standing agent by default.
 pub(crate) const PORT_DEFAULT: u16 = 7420;
 
 mod launched;
+mod roots;
+
+use roots::{Served, path_of, read_roots};
 
 /// Where a standing agent listens by default; IPv6 and IPv4 at once.
 const LISTEN_DEFAULT: &str = "[::]:7420";
@@ -415,49 +418,6 @@ fn take(seat: Seat, output: &mut File) -> Result<Rank> {
     Ok(seat.take()?)
 }
 
-/// Reads what the agent may touch: a line for each root.
-fn read_roots(lines: Vec<String>) -> Result<Served> {
-    let mut roots = Vec::new();
-    let mut expanded: Vec<Expanded> = Vec::new();
-    let mut seat = None;
-    for line in lines {
-        if let Some(text) = line.strip_prefix("rank ") {
-            seat = Some(Seat::listen(text)?);
-            continue;
-        }
-        if let Some(pattern) = line.strip_prefix("gl ").and_then(token::from_hex) {
-            let paths = expand(&pattern);
-            let matches = paths.iter().flatten();
-            roots.extend(matches.map(|path| (path_of(path), false)));
-            expanded.push((pattern, paths.map_err(|error| format!("{error:#}"))));
-            continue;
-        }
-        let root = match line.split_once(' ') {
-            Some(("ro", path)) => token::from_hex(path).map(|path| (path, false)),
-            Some(("rw", path)) => token::from_hex(path).map(|path| (path, true)),
-            Some(("in", path)) => token::from_hex(path).map(|path| (path, true)),
-            _ => None,
-        };
-        let Some((path, writable)) = root else {
-            bail!("`{line}` on standard input is no root")
-        };
-        let mut path = ropewalk_store::from_home(&path_of(&path))?.into_owned();
-        if line.starts_with("in ") {
-            match written_below(&path) {
-                Some(folder) => path = folder,
-                None => continue,
-            }
-        }
-        check(&path, writable)?;
-        roots.push((path, writable));
-    }
-    Ok(Served {
-        roots,
-        expanded,
-        seat,
-    })
-}
-
 /// A line that the master waits for.
 fn tell(output: &mut File, line: &str) -> Result<()> {
     let written = writeln!(output, "{line}");
@@ -517,97 +477,6 @@ fn serve_pipe(agent: Agent, caught: Caught, output: File) -> Result<ExitCode> {
 /// This host's address in what sshd says of a connection: `CLIENT PORT SERVER PORT`.
 fn server_address(connection: &str) -> Option<IpAddr> {
     connection.split(' ').nth(2)?.parse().ok()
-}
-
-/// What a started agent serves.
-struct Served {
-    roots: Vec<(PathBuf, bool)>,
-    expanded: Vec<Expanded>,
-    // Where its rank of MPI gives it its place, for transfers over MPI.
-    seat: Option<Seat>,
-}
-
-fn path_of(bytes: &[u8]) -> PathBuf {
-    PathBuf::from(OsStr::from_bytes(bytes))
-}
-
-/// The paths that a pattern means here, each of which can be a root.
-fn expand(pattern: &[u8]) -> Result<Vec<Vec<u8>>> {
-    let paths = ropewalk_store::expand(pattern, None)?;
-    for path in &paths {
-        check(&path_of(path), false)?;
-    }
-    Ok(paths)
-}
-
-/// The folder that a copy to a path goes into, where that is not the one that holds the path: the folder at the path, or
-/// the one with the file that a link at the path leads to.
-fn written_below(path: &Path) -> Option<PathBuf> {
-    if path.is_dir() {
-        return Some(path.to_owned());
-    }
-    let is_link = path
-        .symlink_metadata()
-        .is_ok_and(|found| found.is_symlink());
-    let target = std::fs::canonicalize(path).ok().filter(|_| is_link)?;
-    target.parent().map(Path::to_owned)
-}
-
-/// Says in the words of `copy` what is wrong with a path before the agent says it in its own.
-///
-/// # Errors
-/// [`Unusable`], but for what the file system may answer otherwise another time.
-fn check(path: &Path, writable: bool) -> Result<()> {
-    let found = std::fs::metadata(path);
-    let may_pass = found.as_ref().is_err_and(|error| {
-        !matches!(
-            error.kind(),
-            ErrorKind::NotFound
-                | ErrorKind::PermissionDenied
-                | ErrorKind::NotADirectory
-                | ErrorKind::InvalidFilename
-                | ErrorKind::InvalidInput
-        )
-    });
-    let checked = check_found(path, writable, found);
-    checked.map_err(|error| match may_pass {
-        true => error,
-        false => Unusable(error).into(),
-    })
-}
-
-fn check_found(
-    path: &Path,
-    writable: bool,
-    found: std::io::Result<std::fs::Metadata>,
-) -> Result<()> {
-    let shown = path.display();
-    match found {
-        Ok(found) if writable && !found.is_dir() => {
-            bail!("{shown} is no folder, so no copy can be put there; name another destination")
-        }
-        Ok(_) => Ok(()),
-        Err(error) if writable => bail!(
-            "no copy can be put into the folder {shown}: {error}; make it first, or name another destination"
-        ),
-        Err(error)
-            if error.kind() == ErrorKind::NotFound
-                && ropewalk_store::is_pattern(path.as_os_str().as_bytes()) =>
-        {
-            bail!(
-                "no file matches {shown}, and none has this name; patterns of paths on this host are for the shell to \
-                 expand, which it does where they are not quoted"
-            )
-        }
-        Err(error) => match std::fs::read_link(path) {
-            Ok(target) if error.kind() == ErrorKind::NotFound => bail!(
-                "the source {shown} is a symbolic link to {}, which does not exist; leave it out, or copy the folder \
-                 that holds it, in which links are copied as links",
-                target.display()
-            ),
-            _ => bail!("the source {shown} cannot be used: {error}"),
-        },
-    }
 }
 
 /// The agent of one master.

@@ -138,7 +138,8 @@ impl ByteStreams {
     /// Does not wait for the acceptor: one that is refused fails when it is used.
     ///
     /// # Errors
-    /// [`MessageError::TooManyStreams`], [`MessageError::Misuse`] for a greeting that is too long, and what ends the socket.
+    /// [`MessageError::TooManyStreams`], [`MessageError::Misuse`] for a greeting that is too long, [`MessageError::Deadline`] when the peer
+    /// acknowledges nothing of what is on its way for the [deadline](Options::deadline) of the socket, and what ends the socket.
     pub fn open(&self, greeting: &[u8]) -> Result<ByteStream, MessageError> {
         if greeting.len() > GREETING_MAX {
             return Err(MessageError::Misuse(format!(

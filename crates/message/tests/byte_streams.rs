@@ -1,14 +1,14 @@
 //! Byte streams over loopback addresses: as TCP connections, whatever becomes of rails.
 
 use std::io::{ErrorKind, Read as _, Write as _};
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use ropewalk_message::{
-    AsyncByteStream, ByteStream, ByteStreamListener, ByteStreams, MessageError, Options,
+    AsyncByteStream, ByteStream, ByteStreamListener, ByteStreams, MessageError, Options, Passed,
     PolledByteStream,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -236,6 +236,50 @@ fn ends_that_leave_are_noticed() {
     let error = own.close().unwrap_err();
     assert!(error.to_string().contains("no such port"), "{error}");
     assert!(near.failure().is_none(), "others go on");
+}
+
+/// An answer that is whole is read to its end though the peer has refused what was sent after it, also by a program behind a TCP connection.
+#[test]
+fn answers_outlive_what_is_refused() {
+    let (near, far, ..) = pair();
+    far.write(b"answer").unwrap();
+    far.shutdown().unwrap();
+    far.reset(5, "no more");
+    let error = loop {
+        match near.write(b"x") {
+            Ok(_) => thread::yield_now(),
+            Err(error) => break error,
+        }
+    };
+    assert!(error.to_string().contains("no more"), "{error}");
+    let mut answer = String::new();
+    { &near }.read_to_string(&mut answer).unwrap();
+    assert_eq!(answer, "answer");
+
+    let (near, far, ..) = pair();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    client.set_read_timeout(Some(PATIENCE)).unwrap();
+    let (socket, _) = listener.accept().unwrap();
+    // More than the client's kernel takes unread, and less than this end's does.
+    let sent = pattern(3, 256 << 10);
+    let got = thread::scope(|scope| {
+        let joined = scope.spawn(|| near.join(socket, 7, &Passed::default()));
+        (&far).write_all(&sent).unwrap();
+        far.shutdown().unwrap();
+        far.reset(5, "no more");
+        for _ in 0..1000 {
+            if client.write_all(b"x").is_err() || joined.is_finished() {
+                break;
+            }
+            thread::yield_now();
+        }
+        let mut got = Vec::new();
+        let read = client.read_to_end(&mut got);
+        drop(client);
+        read.map(|_| got)
+    });
+    assert!(got.unwrap() == sent);
 }
 
 /// What was written before a stream, and the last of its socket, was dropped arrives.

@@ -107,7 +107,7 @@ class ByteStream:
 
     An interface that fails takes nothing with it. `fileno` is for `selectors`: readable and writable as a socket's, and quiet after a call that does not
     wait (`setblocking(False)`) has raised `BlockingIOError`. In tasks of asyncio there are `recv_async`, `recv_into_async`, `sendall_async`
-    and `async with`.
+    and `async with`. A `with` that an exception leaves resets the stream: the peer must not take a part for the whole.
     """
 
     def __init__(self, stream: _ropewalk.ByteStream) -> None:
@@ -236,6 +236,19 @@ class ByteStream:
             self._stream.close()
             self._turns.closed()
 
+    def _give_up(self) -> None:
+        """Of a program that failed: what it has written is not all, and the peer must not take it for that."""
+        if self._stream.fileno() == -1:
+            return
+        try:
+            with raised():
+                self._stream.reset("the program at the other end failed")
+        except Error:
+            pass
+        finally:
+            self._stream.close()
+            self._turns.closed()
+
     async def close_async(self) -> None:
         """As `close`, for event loops."""
         await asyncio.to_thread(self.close)
@@ -276,13 +289,19 @@ class ByteStream:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
+        if kind is None:
+            self.close()
+        else:
+            self._give_up()
 
     async def __aenter__(self) -> ByteStream:
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        await self.close_async()
+        if kind is None:
+            await self.close_async()
+        else:
+            self._give_up()
 
     def __repr__(self) -> str:
         return f"<ByteStream fileno={self.fileno()}>"

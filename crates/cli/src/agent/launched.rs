@@ -8,7 +8,8 @@ use anyhow::{Context as _, Result, bail};
 use ropewalk_agent::Agent;
 use ropewalk_proto::launched::{Announcement, Said, own_lines};
 
-use super::{Caught, asked, bind_one, read_input, read_roots, watch_input};
+use super::roots::read_roots;
+use super::{Caught, asked, bind_one, read_input, watch_input};
 use crate::Unusable;
 use crate::ports::Ports;
 

@@ -25,6 +25,8 @@ pub(super) struct Inbox {
     /// Bytes of the first chunk that were read.
     read: usize,
     pub end: Option<End>,
+    /// Why the peer gave the stream up, also where all bytes of it had arrived before: writing fails with it.
+    pub reset: Option<Fault>,
     pub wakers: Vec<Waker>,
 }
 

@@ -19,6 +19,9 @@ const SPACE_LEN: usize = 128 << 10;
 /// How often a wait for one of the two looks whether the other is over: data and its ends are noticed at once without.
 const LOOK: Duration = Duration::from_secs(5);
 
+/// How long a program that sends what has nowhere to go may take to read what was sent to it.
+const LINGER: Duration = Duration::from_secs(30);
+
 /// Bytes that were passed on so far.
 #[derive(Debug, Default)]
 pub struct Passed {
@@ -49,8 +52,13 @@ impl ByteStream {
         // take a part for the whole.
         let prepared = joint.prepare();
         let prepared = prepared.inspect_err(|error| joint.break_off(error));
-        prepared.and_then(|()| joint.run())?;
-        SockRef::from(&joint.socket).set_linger(None)
+        let ended = prepared.and_then(|()| joint.run());
+        if joint.is_ended.load(Ordering::Acquire) {
+            // Its program gets all of it, whatever became of the other way.
+            let kept = SockRef::from(&joint.socket).set_linger(None);
+            return ended.and(kept);
+        }
+        ended
     }
 }
 
@@ -151,6 +159,26 @@ impl Joint<'_> {
         }
     }
 
+    /// What the program sends has nowhere to go. It is read all the same until the program has ended: closed with bytes that are unread, or that arrive after,
+    /// the connection would be reset, and what is on its way to the program lost. At most [`LINGER`], and [`LOOK`] of silence, after the other way has ended.
+    fn discard(&self, space: &mut [u8]) {
+        let mut until = None;
+        while self.check(false).is_ok() {
+            if self.is_ended.load(Ordering::Acquire) {
+                let until = *until.get_or_insert_with(|| Instant::now() + LINGER);
+                if Instant::now() >= until {
+                    break;
+                }
+            }
+            match (&self.socket).read(space) {
+                Ok(0) => break,
+                Ok(_) => {}
+                Err(error) if is_wait(&error) && until.is_none() => {}
+                Err(_) => break,
+            }
+        }
+    }
+
     /// From the TCP connection to the stream.
     fn send(&self) -> io::Result<()> {
         let mut space = vec![0; SPACE_LEN];
@@ -165,7 +193,8 @@ impl Joint<'_> {
                 }
                 Err(error) => return Err(error),
             };
-            self.write_stream(&space[..count])?;
+            let written = self.write_stream(&space[..count]);
+            written.inspect_err(|_| self.discard(&mut space))?;
             let passed = &self.passed.to_stream;
             passed.fetch_add(count as u64, Ordering::Relaxed);
         }

@@ -89,7 +89,13 @@ impl Slot {
 
     fn fail(&self, fault: Fault) {
         self.change(|inbox| {
-            if matches!(fault, Fault::Reset { .. } | Fault::GivenUp) {
+            let is_reset = matches!(fault, Fault::Reset { .. });
+            if is_reset {
+                inbox.reset = Some(fault.clone());
+            }
+            // What is whole stays, as with TCP: a peer may answer, end, and refuse what is sent after that.
+            let is_whole = matches!(inbox.end, Some(End::Whole));
+            if (is_reset && !is_whole) || matches!(fault, Fault::GivenUp) {
                 inbox.clear();
                 inbox.end = Some(End::Failed(fault));
             } else {
@@ -125,6 +131,8 @@ pub(super) struct Shared {
     state: Mutex<State>,
     /// Numbers of streams leave in their order.
     opening: Mutex<()>,
+    /// Longest time that opening a stream may take.
+    deadline: Option<Duration>,
     owed: Mutex<Owed>,
     owes: Condvar,
     arrivals: Mutex<Weak<Arrivals>>,
@@ -165,6 +173,7 @@ impl Shared {
                 over: None,
             }),
             opening: Mutex::new(()),
+            deadline: options.deadline,
             owed: Mutex::default(),
             owes: Condvar::new(),
             arrivals: Mutex::new(Arc::downgrade(arrivals)),
@@ -225,25 +234,51 @@ impl Shared {
         Way { spread, flags: 0 }
     }
 
+    /// Opens a stream; waits while too many messages are on their way.
     pub fn open(&self, greeting: &[u8]) -> Result<Arc<Slot>, MessageError> {
-        let _in_order = self.opening.lock();
-        let mut state = self.state.lock();
-        if let Some(fault) = state.over.clone() {
-            drop(state);
-            return Err(self.error(fault));
-        }
-        let Some(header) = state.streams.open() else {
-            return Err(MessageError::TooManyStreams(state.streams.count()));
+        let until = self.deadline;
+        let until = until.and_then(|most| Instant::now().checked_add(most));
+        let _in_order = match until {
+            Some(until) => (self.opening.try_lock_until(until)).ok_or(MessageError::Deadline)?,
+            None => self.opening.lock(),
         };
-        let slot = Slot::new(header.stream);
-        state.slots.insert(header.stream, slot.clone());
-        drop(state);
-        match self.begin(header.frame(greeting)) {
-            Ok(_) => Ok(slot),
-            Err(error) => {
-                self.forget(header.stream);
-                Err(error)
+        let session = &self.socket.session;
+        loop {
+            let mut state = self.state.lock();
+            if let Some(fault) = state.over.clone() {
+                drop(state);
+                return Err(self.error(fault));
             }
+            let mut below = session.state();
+            if let Some(error) = session.verdict(&below) {
+                return Err(error);
+            }
+            if !below.sender.takes(1) {
+                drop(state);
+                drop(session.wait(below, until)?);
+                continue;
+            }
+            let Some(header) = state.streams.open() else {
+                return Err(MessageError::TooManyStreams(state.streams.count()));
+            };
+            let slot = Slot::new(header.stream);
+            state.slots.insert(header.stream, slot.clone());
+            drop(state);
+            let frame = header.frame(greeting);
+            let length = frame.len() as u64;
+            let way = self.way(&mut below, length);
+            let source = Arc::new(Source::owned(frame));
+            return match session.start_taken(below, way, length, &source) {
+                Ok(Some(_)) => Ok(slot),
+                Ok(None) => {
+                    self.forget(header.stream);
+                    Err(MessageError::Closed)
+                }
+                Err(error) => {
+                    self.forget(header.stream);
+                    Err(error)
+                }
+            };
         }
     }
 

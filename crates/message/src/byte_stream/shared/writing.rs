@@ -11,7 +11,6 @@ use ropewalk_proto::byte_stream::frame::{DATA_MAX, HEADER_LEN, Header, Kind};
 
 use super::{Fault, SPARE, Shared, Slot, State, add};
 use crate::MessageError;
-use crate::byte_stream::inbox::End;
 use crate::memory::Source;
 
 impl Shared {
@@ -34,10 +33,7 @@ impl Shared {
 
     /// The same for people: a reset that was received says why.
     fn write_error(&self, slot: &Slot, fault: Fault) -> MessageError {
-        let known = match &slot.inbox.lock().end {
-            Some(End::Failed(received @ Fault::Reset { .. })) => Some(received.clone()),
-            _ => None,
-        };
+        let known = slot.inbox.lock().reset.clone();
         self.error(known.unwrap_or(fault))
     }
 
