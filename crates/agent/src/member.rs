@@ -122,15 +122,14 @@ impl Member {
         })
     }
 
-    /// Waits for an earlier transfer to a destination that is about to end, as long as the user wants.
+    /// Waits for an earlier transfer to a destination that is about to end, at most [`ending_wait`].
     ///
     /// * `id`: of this transfer, as in its temporary name.
     ///
     /// # Errors
     /// As [`ropewalk_store::await_endings`]; nothing for a path that cannot be looked at, as the sink says what is wrong with it.
     pub fn await_endings(&self, path: &Path, id: &str) -> Result<(), StoreError> {
-        let given = self.options.ending_wait_seconds.map(Duration::from_secs);
-        let most = given.unwrap_or(ropewalk_store::ENDING_WAIT);
+        let most = ending_wait(self.options.ending_wait_seconds);
         match ropewalk_store::await_endings(path, id, most, &|| self.has_ended()) {
             Err(error @ (StoreError::StillEnding { .. } | StoreError::Ended)) => Err(error),
             _ => Ok(()),
@@ -278,6 +277,13 @@ impl Member {
     }
 }
 
+/// How long an earlier transfer is waited for that is about to end: as long as the user has hosts waited for, in seconds, and not less than by default, as it only syncs
+/// and renames what it has.
+fn ending_wait(given: Option<u64>) -> Duration {
+    let given = given.map(Duration::from_secs);
+    given.unwrap_or_default().max(ropewalk_store::ENDING_WAIT)
+}
+
 #[cfg(test)]
 impl Member {
     /// A node that knows no peer, and what it tells its master.
@@ -298,5 +304,20 @@ impl Member {
         let (outbox, said) = tokio::sync::mpsc::unbounded_channel();
         let member = Self::new(&open, &credentials, Vec::new(), &Host::alone(), outbox).unwrap();
         (Arc::new(member), said)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The wait for an earlier transfer is never shorter than by default.
+    #[test]
+    fn ends_are_waited_for_long_enough() {
+        let [short, long] = [0, 300].map(|seconds| ending_wait(Some(seconds)));
+        assert_eq!(ending_wait(None), ropewalk_store::ENDING_WAIT);
+        assert_eq!(short, ropewalk_store::ENDING_WAIT);
+        assert_eq!(long, Duration::from_secs(300));
+        assert_eq!(ending_wait(Some(u64::MAX)).as_secs(), u64::MAX);
     }
 }

@@ -211,8 +211,8 @@ pub(crate) struct MoveArgs {
     /// How long hosts are waited for without which a copy cannot go on: 90s, 5min, 2h, forever; 0: it fails at once [default: 5min]
     ///
     /// A host that is lost while bytes move is reached again with growing pauses, and what is safe at the destination is not sent again.
-    /// The time counts from the last progress. If the option is given, hosts are waited for at the start, too, and so is an earlier
-    /// transfer to the same place that has not ended (else 60 s). Of mem: and null:, of a dest=NAME of which no reader has all files, and
+    /// The time counts from the last progress. If the option is given, hosts are waited for at the start, too. An earlier
+    /// transfer to the same place that has not ended is waited for as long, and 60 s at least. Of mem: and null:, of a dest=NAME of which no reader has all files, and
     /// with --check none nothing is resumed: these fail at once when bytes have moved
     #[arg(long, hide_short_help = true, hide_long_help = true, value_name = "TIME", value_parser = waiting, help_heading = "Reaching hosts")]
     wait: Option<Longest>,

@@ -132,13 +132,8 @@ impl Scene {
     }
 
     fn copy(&self, ends: &[String]) -> Copy {
-        self.copy_waiting("0", ends)
-    }
-
-    /// * `wait`: as of `--wait`.
-    fn copy_waiting(&self, wait: &str, ends: &[String]) -> Copy {
         let mut child = Command::new(env!("CARGO_BIN_EXE_ropewalk"))
-            .args(["copy", "--json", "--wait", wait, "--limit", LIMIT])
+            .args(["copy", "--json", "--wait", "0", "--limit", LIMIT])
             .arg("--token-file")
             .arg(self.dir.path().join("token"))
             .args(ends)
@@ -350,8 +345,7 @@ fn a_killed_master_stops_its_agents_work() {
     copy.until_delivered(LENGTH as u64 / 4);
     copy.child.kill().unwrap();
     copy.child.wait().unwrap();
-    let again = scene.copy_waiting("60s", &[a.at("set"), c.at("copy")]);
-    let (status, report) = again.end();
+    let (status, report) = scene.copy(&[a.at("set"), c.at("copy")]).end();
     assert_eq!(status, Some(0), "{report:#}");
     let resumed = report["landing"]["resumed_bytes"].as_u64().unwrap();
     assert!(resumed >= LENGTH as u64 / 4, "{report:#}");

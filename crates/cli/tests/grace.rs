@@ -94,10 +94,9 @@ fn a_copy_is_finished_without_its_command() {
     scene.assert_whole();
 }
 
-/// A transfer that has not ended, as one whose agent does not get on, is waited for as long as the user says: with `--wait 0` not at all,
-/// and nothing is begun; with `forever` until it has.
+/// A transfer that has not ended, as one whose agent does not get on, is waited for until it has.
 #[test]
-fn an_end_is_waited_for_as_long_as_the_user_says() {
+fn an_end_is_waited_for() {
     let scene = Scene::new();
     let safe = scene.orphan("24Mbit", 4 << 20);
     let pid = scene.receiver.child.id().to_string();
@@ -126,12 +125,11 @@ fn an_end_is_waited_for_as_long_as_the_user_says() {
         scene.sender.at(scene.place.path("set")),
         other.at(scene.place.path("copy")),
     ];
-    let ran = scene.place.run(&["copy", "--wait", "0", &from, &to]);
-    assert_ne!(ran.status(), 0);
-    ran.assert_says("is still ending, after 0 s");
+    let words = ["copy", "--wait", "forever", &from, &to];
+    let moving = Moving::start(&scene.place, &words);
     signal("-CONT");
-    let words = ["copy", "--json", "--wait", "forever", &from, &to];
-    let report = scene.place.run(&words).assert_status(0).report();
+    let (status, report) = moving.end();
+    assert_eq!(status, 0, "{report:#}");
     assert!(there(&report) >= safe, "{safe}: {report:#}");
     scene.assert_whole();
 }

@@ -360,7 +360,7 @@ pub struct Options {
     /// with dry_run: Listed has all that differs, for a comparison and not for a copy
     #[prost(bool, tag = "62")]
     pub compares: bool,
-    /// longest wait for an earlier transfer to a destination to end; absent: 60 s
+    /// longest wait for an earlier transfer to a destination to end; absent, or less: 60 s
     #[prost(uint64, optional, tag = "63")]
     pub ending_wait_seconds: ::core::option::Option<u64>,
 }
