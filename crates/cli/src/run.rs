@@ -27,6 +27,38 @@ pub(crate) fn runtime() -> Result<tokio::runtime::Runtime> {
     runtime.context("cannot start threads; raise the limit of processes (ulimit -u)")
 }
 
+/// Carries something out and shows its events until it has ended. The first signal cancels it, the second ends the process.
+pub(crate) async fn until_ended<E, R>(
+    running: impl Future<Output = R>,
+    mut events: mpsc::UnboundedReceiver<E>,
+    cancel: &Cancel,
+    mut show: impl FnMut(&E),
+) -> Result<R> {
+    let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for Ctrl-C")?;
+    let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
+    tokio::pin!(running);
+    let mut signals = 0;
+    loop {
+        tokio::select! {
+            report = &mut running => {
+                while let Ok(event) = events.try_recv() {
+                    show(&event);
+                }
+                return Ok(report);
+            }
+            Some(event) = events.recv() => show(&event),
+            _ = interrupt.recv() => signals += 1,
+            _ = terminate.recv() => signals += 1,
+        }
+        if signals > 0 {
+            cancel.cancel();
+        }
+        if signals > 1 {
+            std::process::exit(EXIT_INTERRUPTED.into());
+        }
+    }
+}
+
 /// Runs a transfer and prints what is asked for.
 ///
 /// # Errors
@@ -67,32 +99,41 @@ pub(crate) struct Printer {
     failure: Option<std::io::Error>,
 }
 
-/// One line of JSON.
-#[derive(Serialize)]
-struct Line<'a> {
-    version: u32,
-    #[serde(flatten)]
-    event: &'a Event,
+/// An event as one line of JSON, with the version of the format.
+fn line_of<E: Serialize>(event: &E) -> serde_json::Result<String> {
+    #[derive(Serialize)]
+    struct Line<'a, E> {
+        version: u32,
+        #[serde(flatten)]
+        event: &'a E,
+    }
+    let version = FORMAT_VERSION;
+    serde_json::to_string(&Line { version, event })
+}
+
+/// Prints an event as one line of JSON. A reader that has gone stops nothing.
+pub(crate) fn print_event<E: Serialize>(event: &E) -> std::io::Result<()> {
+    print_line(&line_of(event).map_err(std::io::Error::other)?)
+}
+
+fn print_line(line: &str) -> std::io::Result<()> {
+    let mut out = std::io::stdout().lock();
+    match writeln!(out, "{line}").and_then(|()| out.flush()) {
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+        other => other,
+    }
 }
 
 impl Printer {
     pub(crate) fn print(&mut self, event: &Event) {
-        let line = Line {
-            version: FORMAT_VERSION,
-            event,
-        };
-        if let Ok(line) = serde_json::to_string(&line) {
+        if let Ok(line) = line_of(event) {
             self.print_line(&line);
         }
     }
 
     fn print_line(&mut self, line: &str) {
-        let mut out = std::io::stdout().lock();
-        match writeln!(out, "{line}").and_then(|()| out.flush()) {
-            Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
-                self.failure.get_or_insert(error);
-            }
-            _ => {}
+        if let Err(error) = print_line(line) {
+            self.failure.get_or_insert(error);
         }
     }
 }

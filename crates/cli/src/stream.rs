@@ -8,20 +8,19 @@ use std::process::ExitCode;
 use anyhow::{Context as _, Result, bail};
 use clap::{Args, ValueEnum};
 use ropewalk_master::request::{NodeRequest, Object, ObjectRequest, Reach};
-use ropewalk_master::{Cancel, StageProgram, StreamEvent, StreamRequest};
+use ropewalk_master::{Cancel, StageProgram, StreamRequest};
 use ropewalk_model::Bytes;
-use ropewalk_proto::codes::{EXIT_INTERRUPTED, EXIT_USAGE};
+use ropewalk_proto::codes::EXIT_USAGE;
 use ropewalk_proto::control::DealKind;
 use ropewalk_proto::report::ErrorKind;
 use ropewalk_proto::stage::report::StreamReport;
 use ropewalk_proto::stage::{GROUPS_MAX, group_name, group_of};
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
 use crate::endpoint::{self, Side};
 use crate::escape;
 use crate::options::{OutputArgs, ReachArgs};
-use crate::run::runtime;
+use crate::run::{runtime, until_ended};
 use crate::sys;
 
 mod processes;
@@ -382,33 +381,12 @@ pub(crate) fn carry(
 
 async fn carry_out(request: StreamRequest, output: &OutputArgs) -> Result<StreamReport> {
     let cancel = Cancel::new();
-    let (events, mut incoming) = mpsc::unbounded_channel::<StreamEvent>();
-    let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for Ctrl-C")?;
-    let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
+    let (events, incoming) = mpsc::unbounded_channel();
     let mut show = Show::new(&request, output);
     let running = ropewalk_master::stream(request, events, cancel.clone());
-    tokio::pin!(running);
-    let mut signals = 0;
-    loop {
-        tokio::select! {
-            report = &mut running => {
-                while let Ok(event) = incoming.try_recv() {
-                    show.handle(&event);
-                }
-                show.finish();
-                return Ok(report);
-            }
-            Some(event) = incoming.recv() => show.handle(&event),
-            _ = interrupt.recv() => signals += 1,
-            _ = terminate.recv() => signals += 1,
-        }
-        if signals > 0 {
-            cancel.cancel();
-        }
-        if signals > 1 {
-            std::process::exit(EXIT_INTERRUPTED.into());
-        }
-    }
+    let ended = until_ended(running, incoming, &cancel, |event| show.handle(event)).await;
+    show.finish();
+    ended
 }
 
 /// Arguments of `ropewalk rank`.

@@ -3,20 +3,19 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs as _};
 use std::process::ExitCode;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Result, bail};
 use clap::Args;
 use ropewalk_master::request::{NodeRequest, Options, Rails};
-use ropewalk_master::{Cancel, ForwardRequest, TunnelEvent, TunnelRequest};
-use ropewalk_proto::codes::{EXIT_INTERRUPTED, EXIT_USAGE};
+use ropewalk_master::{Cancel, ForwardRequest, TunnelRequest};
+use ropewalk_proto::codes::EXIT_USAGE;
 use ropewalk_proto::report::ErrorKind;
 use ropewalk_proto::tunnel::report::TunnelReport;
 use ropewalk_proto::tunnel::{TARGETS_MAX, Target};
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
 use crate::escape;
 use crate::options::{OutputArgs, ReachArgs, rails};
-use crate::run::runtime;
+use crate::run::{runtime, until_ended};
 use crate::stream::{name, reaches};
 
 mod show;
@@ -183,33 +182,12 @@ pub(crate) fn run(args: &TunnelArgs) -> Result<ExitCode> {
 
 async fn carry_out(request: TunnelRequest, output: &OutputArgs) -> Result<TunnelReport> {
     let cancel = Cancel::new();
-    let (events, mut incoming) = mpsc::unbounded_channel::<TunnelEvent>();
-    let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for Ctrl-C")?;
-    let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
+    let (events, incoming) = mpsc::unbounded_channel();
     let mut show = Show::new(&request.node.name, output);
     let running = ropewalk_master::tunnel(request, events, cancel.clone());
-    tokio::pin!(running);
-    let mut signals = 0;
-    loop {
-        tokio::select! {
-            report = &mut running => {
-                while let Ok(event) = incoming.try_recv() {
-                    show.handle(&event);
-                }
-                show.finish();
-                return Ok(report);
-            }
-            Some(event) = incoming.recv() => show.handle(&event),
-            _ = interrupt.recv() => signals += 1,
-            _ = terminate.recv() => signals += 1,
-        }
-        if signals > 0 {
-            cancel.cancel();
-        }
-        if signals > 1 {
-            std::process::exit(EXIT_INTERRUPTED.into());
-        }
-    }
+    let ended = until_ended(running, incoming, &cancel, |event| show.handle(event)).await;
+    show.finish();
+    ended
 }
 
 #[cfg(test)]

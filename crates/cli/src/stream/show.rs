@@ -8,23 +8,16 @@ use anyhow::Result;
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use ropewalk_master::{StreamEvent, StreamRequest};
 use ropewalk_model::{ByteRate, Bytes, format_bytes, format_seconds};
-use ropewalk_proto::report::{ErrorKind, Event, FORMAT_VERSION, Outcome};
+use ropewalk_proto::report::{ErrorKind, Event, Outcome};
 use ropewalk_proto::stage::report::{ShuffleReport, StageReport, StreamReport};
 use serde::Serialize;
 
 use crate::escape;
 use crate::options::{OutputArgs, ProgressArg};
+use crate::run::print_event;
 
 /// Time between lines where there is no terminal.
 const LINE_EVERY: Duration = Duration::from_secs(1);
-
-/// One line of JSON.
-#[derive(Serialize)]
-struct Line<'a, E> {
-    version: u32,
-    #[serde(flatten)]
-    event: &'a E,
-}
 
 /// What is printed beside the events of reaching nodes.
 #[derive(Serialize)]
@@ -40,17 +33,6 @@ enum Printed<'a> {
     Ended {
         report: &'a StreamReport,
     },
-}
-
-fn print<E: Serialize>(event: &E) -> std::io::Result<()> {
-    let version = FORMAT_VERSION;
-    let line = serde_json::to_string(&Line { version, event }).map_err(std::io::Error::other)?;
-    let mut out = std::io::stdout().lock();
-    match writeln!(out, "{line}").and_then(|()| out.flush()) {
-        // A reader that has gone stops nothing.
-        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
-        other => other,
-    }
 }
 
 /// A stream while it runs.
@@ -97,9 +79,9 @@ impl Show {
     pub fn handle(&mut self, event: &StreamEvent) {
         if self.is_json {
             let printed = match event {
-                StreamEvent::Reaching(event) => print(event),
-                StreamEvent::Started { stream } => print(&Printed::Started { stream }),
-                StreamEvent::Progress { seconds, stages } => print(&Printed::Progress {
+                StreamEvent::Reaching(event) => print_event(event),
+                StreamEvent::Started { stream } => print_event(&Printed::Started { stream }),
+                StreamEvent::Progress { seconds, stages } => print_event(&Printed::Progress {
                     seconds: *seconds,
                     stages,
                 }),
@@ -171,14 +153,14 @@ impl Show {
 /// The last event of a stream that never became a request.
 pub(super) fn print_refusal(block_bytes: u64, kind: ErrorKind, error: &str) {
     let report = StreamReport::refused(block_bytes, kind, error.lines().next().unwrap_or_default());
-    drop(print(&Printed::Ended { report: &report }));
+    drop(print_event(&Printed::Ended { report: &report }));
 }
 
 /// Prints the report as it is asked for.
 pub(super) fn end(report: &StreamReport, output: &OutputArgs) -> Result<ExitCode> {
     let status = ExitCode::from(report.outcome.exit_status());
     if output.json {
-        let printed = print(&Printed::Ended { report });
+        let printed = print_event(&Printed::Ended { report });
         if report.outcome == Outcome::Done {
             printed.map_err(|error| {
                 anyhow::Error::new(error).context(

@@ -8,24 +8,17 @@ use anyhow::Result;
 use indicatif::{ProgressBar, ProgressStyle};
 use ropewalk_master::TunnelEvent;
 use ropewalk_model::{ByteRate, format_bytes, format_seconds};
-use ropewalk_proto::report::{ErrorKind, Event, FORMAT_VERSION, Outcome};
+use ropewalk_proto::report::{ErrorKind, Event, Outcome};
 use ropewalk_proto::tunnel::report::{TunnelCarried, TunnelForward, TunnelRail, TunnelReport};
 use serde::Serialize;
 
 use crate::escape;
 use crate::options::{OutputArgs, ProgressArg};
+use crate::run::print_event;
 use crate::sys::say;
 
 /// Time between lines where there is no terminal.
 const LINE_EVERY: Duration = Duration::from_secs(1);
-
-/// One line of JSON.
-#[derive(Serialize)]
-struct Line<'a, E> {
-    version: u32,
-    #[serde(flatten)]
-    event: &'a E,
-}
 
 /// What is printed beside the events of reaching the node.
 #[derive(Serialize)]
@@ -50,13 +43,9 @@ enum Printed<'a> {
     },
 }
 
-/// A reader that has gone stops nothing.
+/// What cannot be written stops no tunnel.
 fn print<E: Serialize>(event: &E) {
-    let version = FORMAT_VERSION;
-    if let Ok(line) = serde_json::to_string(&Line { version, event }) {
-        let mut out = std::io::stdout().lock();
-        let _ = writeln!(out, "{line}").and_then(|()| out.flush());
-    }
+    drop(print_event(event));
 }
 
 /// A tunnel while it runs.
