@@ -25,11 +25,13 @@ use crate::transfer::{self, BadSpec};
 use advice::{Advice, Step, Times, WhatIf};
 use change::Change;
 use compare::{Line, Timed, TimedError};
+use relays::Relays;
 
 mod advice;
 mod change;
 mod compare;
 mod people;
+mod relays;
 mod what_if;
 
 /// Ranges shown for each destination that no node can serve.
@@ -57,15 +59,29 @@ pub(crate) struct PlanArgs {
     #[arg(long, value_name = "WHERE", default_value = "auto")]
     speeds: OsString,
 
+    /// Print the least time and a plan with receivers that hand bytes on to others that want them, too: auto, or off.
+    /// Transfers do not hand bytes on
+    #[arg(long, value_name = "WHEN", default_value = "auto")]
+    relay: Relay,
+
     /// Plan a changed transfer too: another speed, a node more or less, another limit between nodes; may be
     /// repeated, changes apply in order
     #[arg(long, value_name = "CHANGE", value_parser = change::parse)]
     what_if: Vec<Change>,
 
-    /// Print one JSON object: scheduler, transfers, predicted_seconds, bound_seconds, binding, schedulers, advice and,
-    /// with --what-if, what_if
+    /// Print one JSON object: scheduler, transfers, predicted_seconds, bound_seconds, binding, schedulers, advice, relay
+    /// where it counts and, with --what-if, what_if
     #[arg(long)]
     json: bool,
+}
+
+/// Whether a plan with relays is made beside.
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+enum Relay {
+    /// Where several receivers want the same bytes.
+    Auto,
+    /// Never.
+    Off,
 }
 
 const EXAMPLES: &str = "\
@@ -78,7 +94,8 @@ Examples:
       the time with a faster node1, and what would limit it then
 
 Speeds that a specification file declares: up=RATE and down=RATE at the end of writer and reader
-rows, and rows for one direction between nodes (a host alone is every node on it):
+rows (up= of a reader, or else its down=, is what it hands bytes on with), and rows for one
+direction between nodes (a host alone is every node on it):
   cap a[1-4]:7420 b1:7420 1Gbit             what each of these pairs carries
   trunk wan 10Gbit from a[1-4] to b[1-4]    what all of these pairs carry together
 Schedulers greedy and uniform do not follow caps and trunks; their predicted time counts them.
@@ -129,6 +146,8 @@ struct Printed {
     plan: PlanOutput,
     schedulers: Vec<Line>,
     advice: Option<Advice>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    relay: Option<Relays>,
     #[serde(skip_serializing_if = "Option::is_none")]
     what_if: Option<WhatIf>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -181,6 +200,10 @@ fn plan(args: &PlanArgs, input: &Input) -> Result<ExitCode> {
         },
         schedulers,
         advice: advice::advice(&before.problem, &before.bound)?,
+        relay: match args.relay {
+            Relay::Auto => Relays::of(&before.problem)?,
+            Relay::Off => None,
+        },
         what_if,
         notes: [
             &input.remembered,
@@ -324,9 +347,13 @@ fn read(args: &PlanArgs) -> Result<Input> {
         hint(node.hints.up.is_some(), &remembered.up, at, speed);
     }
     for (at, node) in spec.nodes(Role::Reader).iter().enumerate() {
-        let speed = &mut problem.receivers[at].down;
+        let receiver = &mut problem.receivers[at];
         let declared = node.hints.down.is_some();
-        hint(declared, &remembered.down, writers + at, speed);
+        hint(declared, &remembered.down, writers + at, &mut receiver.down);
+        if receiver.relay_up.is_some() && node.hints.up.is_none() {
+            let known = remembered.up.get(writers + at).copied().flatten();
+            receiver.relay_up = Some(known.unwrap_or(receiver.down));
+        }
     }
     Ok(Input {
         problem,

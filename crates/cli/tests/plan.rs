@@ -526,3 +526,80 @@ fn the_next_limit_is_named() {
     assert_eq!(printed["advice"]["bound_seconds"], 0.25);
     assert!(printed.get("what_if").is_none());
 }
+
+/// Where several readers want the same bytes, both bounds are printed, and a plan in which readers hand bytes on.
+#[test]
+fn relays_are_planned_beside() {
+    let place = Place::new();
+    for (path, case) in cases() {
+        if case["expected"]["error"].is_string() {
+            continue;
+        }
+        let path = path.to_str().unwrap();
+        let run = |relay: &str| -> Value {
+            let ran = place.run(&["plan", "--json", "--relay", relay, path]);
+            serde_json::from_str(&ran.assert_status(0).out()).unwrap()
+        };
+        assert!(run("off").get("relay").is_none());
+        let printed = run("auto");
+        let Some(least) = case["expected"]["relay_T"].as_f64() else {
+            assert!(
+                printed.get("relay").is_none(),
+                "{path}: {}",
+                printed["relay"]
+            );
+            continue;
+        };
+        let relay = &printed["relay"];
+        assert!(close(relay["bound_seconds"].as_f64().unwrap(), least));
+        assert!(close(relay["predicted_seconds"].as_f64().unwrap(), least));
+        assert_eq!(
+            (&relay["hops"], &relay["bound_is_exact"]),
+            (&json!(2), &json!(true))
+        );
+        let runs = relay["transfers"].as_array().unwrap();
+        let relayed = runs.iter().filter(|run| run["relayed"] == true);
+        assert!(relayed.count() > 0 && runs.iter().any(|run| run["relayed"] == false));
+    }
+}
+
+/// A reader's uplink is its `up`, else its `down`, else the assumed rate; one on a writer's address has none.
+#[test]
+fn readers_hand_on_with_their_uplinks() {
+    let place = Place::new();
+    let bound = |rows: &str| -> Value {
+        let file = place.path("rows.cep");
+        std::fs::write(&file, rows).unwrap();
+        let file = file.to_str().unwrap();
+        let ran = place.run(&[
+            "plan",
+            "--json",
+            "--speeds",
+            "off",
+            "--assume-rate",
+            "80MB/s",
+            file,
+        ]);
+        let printed: Value = serde_json::from_str(&ran.assert_status(0).out()).unwrap();
+        printed["relay"]["bound_seconds"].clone()
+    };
+    let writer = "writer w:1 /a 0 0-239999999 up=80MB/s\n";
+    let reader = |at: &str, words: &str| format!("reader {at} /b 0 0-239999999 {words}\n");
+    // Two copies of 240 MB over 80 MB/s of the writer and what the readers add.
+    for (words, seconds) in [
+        ("down=80MB/s up=10MB/s", 4.8),
+        ("down=80MB/s", 3.0),
+        ("", 3.0),
+    ] {
+        let rows = format!("{writer}{}{}", reader("r:1", words), reader("r:2", words));
+        let found = bound(&rows).as_f64().unwrap();
+        assert!(close(found, seconds), "{words}: {found}");
+    }
+    let rows = format!(
+        "{writer}{}{}",
+        reader("w:1", ""),
+        reader("r:2", "up=10MB/s")
+    );
+    let found = bound(&rows).as_f64().unwrap();
+    assert!(close(found, 480.0 / 90.0), "{found}");
+}

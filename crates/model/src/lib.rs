@@ -32,7 +32,10 @@ pub use naming::{SpaceOfFile, WholeFiles, space_needed};
 pub use plan_output::{PlanOutput, PlanRefusal, PlannedTransfer};
 pub use problem::{Destination, PairCap, Problem, Receiver, Sender, Trunk};
 pub use range::{Range, RangeSet};
-pub use schedule::{Assignment, Loads, ReceiverRun, Schedule, VerifyError, receiver_runs, verify};
+pub use schedule::{
+    Assignment, Loads, ReceiverRun, RelayLoads, RelaySchedule, Relayed, Schedule, VerifyError,
+    receiver_runs, verify, verify_relays,
+};
 pub use segment::{Segment, segments};
 pub use spec::{AddressError, Hints, HostPort, Role, Row, SpecErrors, TransferSpec, Uri};
 pub use table::{Number, Table};

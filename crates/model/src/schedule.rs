@@ -3,9 +3,11 @@
 use crate::problem::Problem;
 use crate::range::Range;
 
+mod relay;
 mod runs;
 mod verify;
 
+pub use relay::{RelayLoads, RelaySchedule, Relayed, verify_relays};
 pub use runs::{ReceiverRun, receiver_runs};
 pub use verify::{VerifyError, verify};
 

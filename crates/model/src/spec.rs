@@ -16,7 +16,7 @@
 //! * Files of one name on several writers are replicas and put equal bytes at equal offsets. A reader, or a
 //!   shared destination, takes each byte once: a second copy on one host needs an agent of its own.
 //! * The range is followed by fields `key=value`, an extension that leaves the paper's files valid: `up=RATE` and
-//!   `down=RATE` (the node's speed), `dest=NAME` (readers that share one destination), `interface=NAME`
+//!   `down=RATE` (the node's speed; `up` of a reader is what it could hand on with), `dest=NAME` (readers that share one destination), `interface=NAME`
 //!   (one that the node may use, by name, address or network; several may be given).
 //! * Rows `cap FROM TO RATE` and `trunk NAME RATE from NODES to NODES`, an extension too, say what pairs of nodes, and links
 //!   that several pairs share, carry in that direction: plans and bounds follow them. Nodes are written as in other rows,
@@ -25,7 +25,7 @@
 //! The file keeps the paper's words writer and reader. Left out on purpose: tokens and secrets; a
 //! specification file may be mailed about.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 
 use crate::link::{Link, NodeSet, add_links};
@@ -171,8 +171,13 @@ impl TransferSpec {
     ///
     /// A node whose rows declare no speed gets `speed`; plans depend only on the ratios of speeds, so any
     /// one value above 0 will do when none is known.
+    ///
+    /// A reader hands bytes on at its `up`, else at its `down`: links are taken to be symmetrical. Where a writer has the
+    /// same address, the uplink is the writer's, and the reader hands nothing on.
     #[must_use]
     pub fn to_problem(&self, speed: ByteRate) -> Problem {
+        let writers = self.rows.iter().filter(|row| row.role == Role::Writer);
+        let writers: HashSet<&HostPort> = writers.map(|row| &row.host_port).collect();
         let ranges = |node: &SpecNode| node.rows.iter().map(|&row| self.rows[row].range).collect();
         let senders = self.nodes(Role::Writer).into_iter().map(|node| Sender {
             name: node.host_port.to_string(),
@@ -183,7 +188,8 @@ impl TransferSpec {
             name: node.host_port.to_string(),
             down: node.hints.down.unwrap_or(speed).0,
             ranges: ranges(&node),
-            relay_up: None,
+            relay_up: (!writers.contains(&node.host_port))
+                .then(|| node.hints.up.or(node.hints.down).unwrap_or(speed).0),
             destination: node.hints.destination,
         });
         let mut problem = Problem {

@@ -24,6 +24,7 @@ mod links;
 mod newton;
 mod optimal;
 mod pairs;
+mod relay;
 mod reweight;
 mod round;
 mod shares;
@@ -43,7 +44,10 @@ pub use error::{PlanError, UnknownScheduler};
 pub use fast::Fast;
 pub use greedy::Greedy;
 pub use optimal::Optimal;
-pub use ropewalk_model::{ReceiverRun, Schedule, receiver_runs, verify};
+pub use relay::{LANES_PER_NODE_MAX, RelayPlan, plan_relays, relay_bound, relays};
+pub use ropewalk_model::{
+    ReceiverRun, RelaySchedule, Schedule, receiver_runs, verify, verify_relays,
+};
 pub use uniform::Uniform;
 
 /// A rule that decides which node sends which bytes to which.

@@ -44,6 +44,11 @@ pub(crate) fn tightest(side: &Side) -> Tightest {
 ///
 /// Also returns the time in seconds of a set found: no shares take less, and these hardly more.
 pub(crate) fn levelled(side: &Side) -> (Amounts, f64) {
+    levelled_within(side, LEVELS_WORK_MAX)
+}
+
+/// The same, where atoms and runs looked at altogether end the rounds at `work_max`.
+pub(crate) fn levelled_within(side: &Side, work_max: usize) -> (Amounts, f64) {
     let mut amounts: Amounts = vec![Vec::new(); side.atoms.len()];
     let mut rest = side.clone();
     // For each atom of the rest, its place in the whole.
@@ -51,7 +56,7 @@ pub(crate) fn levelled(side: &Side) -> (Amounts, f64) {
     let (mut work, mut seconds) = (0, 0.0);
     for level in 1.. {
         work += rest.atoms.len() + rest.spans_len();
-        let is_last = level >= LEVELS_MAX || work > LEVELS_WORK_MAX;
+        let is_last = level >= LEVELS_MAX || work > work_max;
         let (flows, tight, time) = match fits_in_64_bits(&rest) {
             true => one_level::<u64>(&rest, is_last),
             false => one_level::<u128>(&rest, is_last),
@@ -129,7 +134,7 @@ fn newton<A: Amount>(side: &Side, guess: Vec<bool>) -> (Tightest, Vec<bool>, Spa
     let mut tight = guess;
     let mut best = side.of_atoms(&tight);
     let wanted: Vec<A> = amounts_of(side);
-    let convex = side.is_convex();
+    let convex = side.is_convex() || side.is_convex_by_layer();
     let share = |member: usize, time: (u128, u128)| {
         let share = ceil_share(side.members[member].speed, time);
         // Nobody carries more than all, and sums of what is left stay in range.
@@ -157,7 +162,7 @@ fn newton<A: Amount>(side: &Side, guess: Vec<bool>) -> (Tightest, Vec<bool>, Spa
         best = next;
         let raised = capacities(&best);
         if convex {
-            // A new sweep is a maximum flow at once; paths along a chain would be long.
+            // A new sweep is a maximum flow at once, or nearly; paths along a chain would be long.
             flow = SpanFlow::new(side, raised.clone(), wanted.clone());
             fill(side, &mut flow);
         } else {

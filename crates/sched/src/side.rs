@@ -50,6 +50,18 @@ pub(crate) struct Atom {
     pub bytes: u128,
 }
 
+/// A node as a side takes it: position, speed above 0, and what it can carry.
+pub(crate) type Carrier<'p> = (usize, u64, &'p RangeSet);
+
+/// Copies of bytes that some nodes can carry besides those that can carry any copy.
+#[derive(Debug, Default)]
+pub(crate) struct Layer<'p> {
+    /// Nodes of this layer alone.
+    pub nodes: Vec<Carrier<'p>>,
+    /// Ordered stretches with the number of copies, above 0; no range of any node begins or ends inside one.
+    pub demand: Vec<(Range, u64)>,
+}
+
 /// One side: nodes, atoms of demand, and which runs of atoms each node can carry.
 #[derive(Debug, Clone)]
 pub(crate) struct Side {
@@ -60,6 +72,8 @@ pub(crate) struct Side {
     spans: Vec<(u32, u32)>,
     /// Where each member's runs begin in `spans`, and their end.
     first_span: Vec<u32>,
+    /// Where each layer begins in `atoms`, and their end; empty where there is one layer only.
+    layers: Vec<u32>,
 }
 
 impl Side {
@@ -83,6 +97,7 @@ impl Side {
             atoms: atoms(&cuts, demand),
             spans: Vec::with_capacity(nodes.len()),
             first_span: vec![0],
+            layers: Vec::new(),
         };
         for (index, speed, ranges) in nodes {
             side.members.push(Member { index, speed });
@@ -94,6 +109,59 @@ impl Side {
             side.first_span.push(side.spans.len() as u32);
         }
         side
+    }
+
+    /// A side whose bytes lie in layers, one after the other: `everywhere` are nodes that can carry bytes of
+    /// their ranges in each. An atom is a stretch of a layer, in the order given.
+    ///
+    /// Every stretch of every layer has a node. Cost O(rows × layers × log).
+    pub(crate) fn layered(everywhere: &[Carrier<'_>], layers: &[Layer<'_>]) -> Self {
+        let mut side = Self {
+            members: Vec::new(),
+            atoms: Vec::new(),
+            spans: Vec::new(),
+            first_span: vec![0],
+            layers: Vec::new(),
+        };
+        let mut begins = vec![0];
+        for layer in layers {
+            let atoms = layer.demand.iter().map(|&(range, copies)| Atom {
+                range,
+                bytes: u128::from(range.len()) * u128::from(copies),
+            });
+            side.atoms.extend(atoms);
+            begins.push(side.atoms.len());
+        }
+        for &node in everywhere {
+            side.add_member(node, begins.windows(2));
+        }
+        for (layer, begins) in layers.iter().zip(begins.windows(2)) {
+            for &node in &layer.nodes {
+                side.add_member(node, std::iter::once(begins));
+            }
+        }
+        side.layers = begins.into_iter().map(|begin| begin as u32).collect();
+        side
+    }
+
+    /// Adds a node with its runs in some layers, each `[begin, end]` in the atoms.
+    fn add_member<'b>(
+        &mut self,
+        (index, speed, ranges): Carrier<'_>,
+        layers: impl Iterator<Item = &'b [usize]>,
+    ) {
+        self.members.push(Member { index, speed });
+        let before = self.spans.len();
+        for layer in layers {
+            let (begin, end) = (layer[0], layer[1]);
+            for run in ranges {
+                let atoms = &self.atoms[begin..end];
+                let at = |offset| begin + atoms.partition_point(|atom| atom.range.start < offset);
+                let (from, to) = (at(run.start) as u32, at(run.end) as u32);
+                self.push_span(before, from, to);
+            }
+        }
+        self.first_span.push(self.spans.len() as u32);
     }
 
     /// The side without some atoms and members, and for each atom left its place in this one.
@@ -112,6 +180,11 @@ impl Side {
             atoms: kept.iter().map(|&atom| self.atoms[atom as usize]).collect(),
             spans: Vec::new(),
             first_span: vec![0],
+            layers: self
+                .layers
+                .iter()
+                .map(|&begin| kept_before[begin as usize])
+                .collect(),
         };
         for (at, member) in self.members.iter().enumerate() {
             if gone_members[at] {
@@ -154,6 +227,24 @@ impl Side {
         self.first_span
             .windows(2)
             .all(|pair| pair[1] - pair[0] <= 1)
+    }
+
+    /// Where each layer begins in the atoms, and their end; empty where there is one layer only.
+    pub(crate) fn layers(&self) -> &[u32] {
+        &self.layers
+    }
+
+    /// Whether there are layers, and every member carries at most one run of atoms in each.
+    pub(crate) fn is_convex_by_layer(&self) -> bool {
+        let is_convex = |member: usize| {
+            // A run may go on into the next layer; one that begins in a layer where another ended is a second one.
+            let layer = |atom: u32| self.layers.partition_point(|&begin| begin <= atom);
+            let spans = self.spans_of(member).windows(2);
+            spans
+                .into_iter()
+                .all(|pair| layer(pair[0].1 - 1) < layer(pair[1].0))
+        };
+        self.layers.len() > 2 && (0..self.members.len()).all(is_convex)
     }
 
     /// Bytes of all atoms.

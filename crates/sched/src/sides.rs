@@ -84,7 +84,7 @@ pub(crate) fn plan_sides(
 }
 
 /// How many destinations want each byte, as ordered ranges with a count above 0.
-fn copies_wanted(destinations: &[Destination]) -> Vec<(Range, u64)> {
+pub(crate) fn copies_wanted(destinations: &[Destination]) -> Vec<(Range, u64)> {
     let mut events: Vec<(u64, i64)> = Vec::new();
     for run in destinations.iter().flat_map(|d| &d.wanted) {
         events.extend([(run.start, 1), (run.end, -1)]);

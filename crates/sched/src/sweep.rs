@@ -11,8 +11,11 @@ use crate::wide::Amount;
 /// Members an atom may have on average for [`by_room`] to look at all of them.
 const HOLDERS_MEAN_MAX: usize = 8;
 
-/// Fills an empty flow: by sweep, or by room where members have many runs and atoms few members.
+/// Fills an empty flow: layer by layer within each stretch, by sweep, or by room where members have many runs and atoms few members.
 pub(crate) fn fill<A: Amount>(side: &Side, flow: &mut SpanFlow<'_, A>) {
+    if side.is_convex_by_layer() {
+        return by_layers(side, flow);
+    }
     let limit = HOLDERS_MEAN_MAX * (side.atoms.len() + side.members.len());
     if !side.is_convex() && pairs_up_to(side, limit) <= limit {
         by_room(side, flow);
@@ -70,6 +73,70 @@ fn by_end<A: Amount>(side: &Side, flow: &mut SpanFlow<'_, A>) {
             };
             let left = flow.left(member as usize);
             if to as usize <= atom || left == A::default() {
+                ready.pop();
+                continue;
+            }
+            flow.send(member as usize, atom, left.min(flow.open(atom)));
+        }
+    }
+}
+
+/// A stretch of one layer, with its place among all in offset order.
+type Placed = (u64, u32, u32);
+
+/// End of a member's run of bytes, whether it serves other layers too, member: the smallest is first.
+type Ending = (u64, bool, u32);
+
+/// Stretches in offset order, of each the first layer first, filled by the members that can least wait: those whose
+/// bytes end soonest; of those that end together, members of this layer alone are first.
+///
+/// Nearly a maximum flow where members have windows: what serves several layers would be worth more. Cost
+/// O(atoms × log + runs × log).
+fn by_layers<A: Amount>(side: &Side, flow: &mut SpanFlow<'_, A>) {
+    let layers = side.layers();
+    let mut atoms: Vec<Placed> = Vec::with_capacity(side.atoms.len());
+    for (layer, bounds) in layers.windows(2).enumerate() {
+        let inside = bounds[0]..bounds[1];
+        atoms
+            .extend(inside.map(|atom| (side.atoms[atom as usize].range.start, layer as u32, atom)));
+    }
+    atoms.sort_unstable();
+    // First and last byte of each run, whether the member serves other layers, too, and both.
+    let mut opening: Vec<(u64, u64, bool, u32, u32)> = Vec::with_capacity(side.spans_len());
+    for member in 0..side.members.len() {
+        let before = opening.len();
+        for &(from, to) in side.spans_of(member) {
+            let first = layers.partition_point(|&begin| begin <= from) - 1;
+            for (layer, bounds) in layers.windows(2).enumerate().skip(first) {
+                let (from, to) = (from.max(bounds[0]), to.min(bounds[1]));
+                if from >= to {
+                    break;
+                }
+                let start = side.atoms[from as usize].range.start;
+                let end = side.atoms[to as usize - 1].range.end;
+                opening.push((start, end, false, layer as u32, member as u32));
+            }
+        }
+        let serves_more = opening.len() > before + 1;
+        opening[before..]
+            .iter_mut()
+            .for_each(|run| run.2 = serves_more);
+    }
+    opening.sort_unstable();
+    let mut opening = opening.into_iter().peekable();
+    let mut ready: Vec<BinaryHeap<Reverse<Ending>>> = vec![BinaryHeap::new(); layers.len()];
+    for (start, layer, atom) in atoms {
+        let atom = atom as usize;
+        while let Some((_, end, serves_more, of, member)) = opening.next_if(|run| run.0 <= start) {
+            ready[of as usize].push(Reverse((end, serves_more, member)));
+        }
+        let ready = &mut ready[layer as usize];
+        while flow.open(atom) > A::default() {
+            let Some(&Reverse((end, _, member))) = ready.peek() else {
+                break;
+            };
+            let left = flow.left(member as usize);
+            if end <= start || left == A::default() {
                 ready.pop();
                 continue;
             }

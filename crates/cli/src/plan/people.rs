@@ -57,6 +57,9 @@ pub(super) fn text(
             plan.bound_seconds / plan.predicted_seconds * 100.0
         )?;
     }
+    if let Some(relay) = &printed.relay {
+        writeln!(out, "relay      {}", relay.text(plan.predicted_seconds))?;
+    }
     if let Some(remembered) = &input.remembered {
         let remembered = remembered.strip_prefix("speeds ").unwrap_or(remembered);
         writeln!(

@@ -241,7 +241,7 @@ fn add(problem: &mut Problem, action: &Action) -> Result<(), ChangeError> {
         Some(like) => Some(find_any(problem, None, like)?),
     };
     let mut all = ranges.clone();
-    let (mut inherited, mut joined) = (None, None);
+    let (mut inherited, mut joined, mut relay_up) = (None, None, None);
     match like {
         Some((Side::Writer, at)) => {
             all = all.union(&problem.senders[at].ranges);
@@ -252,6 +252,7 @@ fn add(problem: &mut Problem, action: &Action) -> Result<(), ChangeError> {
             all = all.union(&receiver.ranges);
             inherited = (*side == Side::Reader).then_some(receiver.down);
             joined = receiver.destination.clone();
+            relay_up = receiver.relay_up;
         }
         None => {}
     }
@@ -277,12 +278,15 @@ fn add(problem: &mut Problem, action: &Action) -> Result<(), ChangeError> {
             problem.senders.len() - 1
         }
         Side::Reader => {
+            // As with the readers of the file: a symmetrical link, where any of them hands on.
+            let hands_on = problem.receivers.iter().any(|r| r.relay_up.is_some());
+            let relay_up = relay_up.or(hands_on.then_some(speed));
             problem.receivers.push(Receiver {
                 name: name.clone(),
                 down: speed,
                 ranges: all,
                 destination: destination.clone().or(joined),
-                relay_up: None,
+                relay_up,
             });
             problem.receivers.len() - 1
         }

@@ -1,9 +1,9 @@
 //! The check every plan passes before a byte moves.
 
-use crate::problem::Problem;
+use crate::problem::{Destination, Problem};
 use crate::range::{Range, RangeSet};
 
-use super::{PairIndex, Schedule, TrunkIndex};
+use super::{Assignment, PairIndex, Schedule, TrunkIndex};
 
 /// What is wrong with a schedule; the first fault found.
 ///
@@ -67,6 +67,30 @@ pub enum VerifyError {
         /// All bytes left out.
         missing: RangeSet,
     },
+    /// A relay names a receiver that the problem does not have.
+    #[error(
+        "plan lets receiver #{from} hand {range} on to receiver #{to}, but the problem has no such node; plan again"
+    )]
+    UnknownRelay {
+        /// Position of the receiver that has the bytes.
+        from: usize,
+        /// Position of the receiver that gets them.
+        to: usize,
+        /// The bytes handed on.
+        range: Range,
+    },
+    /// A receiver is to hand on bytes that it never gets itself.
+    #[error(
+        "plan lets {from} hand {range} on to {to}, but {from} never gets it from a holder; plan again"
+    )]
+    NeverHad {
+        /// Name of the receiver that does not have the bytes.
+        from: String,
+        /// Name of the receiver that was to get them.
+        to: String,
+        /// The bytes to be handed on.
+        range: Range,
+    },
 }
 
 /// Checks that every wanted byte of every destination is assigned exactly once, from a sender that
@@ -77,47 +101,88 @@ pub enum VerifyError {
 /// # Errors
 /// The first fault found, see [`VerifyError`].
 pub fn verify(problem: &Problem, schedule: &Schedule) -> Result<(), VerifyError> {
-    let destinations = problem.destinations();
-    let mut destination_of = vec![0; problem.receivers.len()];
-    for (index, destination) in destinations.iter().enumerate() {
-        for &receiver in &destination.receivers {
-            destination_of[receiver] = index;
-        }
-    }
-    let links = (PairIndex::new(problem), TrunkIndex::new(problem));
-    let mut given: Vec<Vec<Range>> = vec![Vec::new(); destinations.len()];
+    let mut given = Given::new(problem);
     for assignment in &schedule.assignments {
-        let range = assignment.range;
-        if range.is_empty() {
-            continue;
-        }
-        let (sender, receiver) = (assignment.sender, assignment.receiver);
-        check_nodes(problem, &links, sender, receiver, range)?;
-        given[destination_of[receiver]].push(range);
+        given.direct(assignment)?;
     }
-    for (destination, mut ranges) in destinations.into_iter().zip(given) {
-        ranges.sort_unstable();
-        // Sorted by start, two overlapping ranges imply that two neighbours overlap.
-        if let Some(twice) = ranges
-            .windows(2)
-            .find_map(|pair| pair[0].intersect(pair[1]))
-        {
-            return Err(VerifyError::Twice {
-                destination: destination.name,
-                range: twice,
-            });
+    given.each_byte_once()
+}
+
+/// What a plan gives each destination, gathered run by run.
+pub(super) struct Given<'p> {
+    problem: &'p Problem,
+    destinations: Vec<Destination>,
+    /// For each receiver, its destination.
+    destination_of: Vec<usize>,
+    links: (PairIndex, TrunkIndex),
+    /// One entry a destination.
+    runs: Vec<Vec<Range>>,
+}
+
+impl<'p> Given<'p> {
+    pub(super) fn new(problem: &'p Problem) -> Self {
+        let destinations = problem.destinations();
+        let mut destination_of = vec![0; problem.receivers.len()];
+        for (index, destination) in destinations.iter().enumerate() {
+            for &receiver in &destination.receivers {
+                destination_of[receiver] = index;
+            }
         }
-        let missing = destination
-            .wanted
-            .difference(&RangeSet::from_ranges(ranges));
-        if !missing.is_empty() {
-            return Err(VerifyError::Missing {
-                destination: destination.name,
-                missing,
-            });
+        Self {
+            problem,
+            runs: vec![Vec::new(); destinations.len()],
+            destinations,
+            destination_of,
+            links: (PairIndex::new(problem), TrunkIndex::new(problem)),
         }
     }
-    Ok(())
+
+    /// Adds a run from a sender, or says why it cannot be sent.
+    pub(super) fn direct(&mut self, run: &Assignment) -> Result<(), VerifyError> {
+        if run.range.is_empty() {
+            return Ok(());
+        }
+        check_nodes(
+            self.problem,
+            &self.links,
+            run.sender,
+            run.receiver,
+            run.range,
+        )?;
+        self.add(run.receiver, run.range);
+        Ok(())
+    }
+
+    /// Adds bytes of a receiver that the problem has.
+    pub(super) fn add(&mut self, receiver: usize, range: Range) {
+        self.runs[self.destination_of[receiver]].push(range);
+    }
+
+    pub(super) fn each_byte_once(self) -> Result<(), VerifyError> {
+        for (destination, mut ranges) in self.destinations.into_iter().zip(self.runs) {
+            ranges.sort_unstable();
+            // Sorted by start, two overlapping ranges imply that two neighbours overlap.
+            if let Some(twice) = ranges
+                .windows(2)
+                .find_map(|pair| pair[0].intersect(pair[1]))
+            {
+                return Err(VerifyError::Twice {
+                    destination: destination.name,
+                    range: twice,
+                });
+            }
+            let missing = destination
+                .wanted
+                .difference(&RangeSet::from_ranges(ranges));
+            if !missing.is_empty() {
+                return Err(VerifyError::Missing {
+                    destination: destination.name,
+                    missing,
+                });
+            }
+        }
+        Ok(())
+    }
 }
 
 fn check_nodes(
@@ -168,7 +233,6 @@ fn check_nodes(
 mod tests {
     use super::*;
     use crate::problem::{PairCap, Receiver, Sender, Trunk};
-    use crate::schedule::Assignment;
 
     fn set(start: u64, end: u64) -> RangeSet {
         RangeSet::from(Range::new(start, end))

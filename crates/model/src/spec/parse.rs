@@ -457,13 +457,6 @@ impl Parser<'_> {
                     ));
                     false
                 }
-                "up" if role == Role::Reader => {
-                    let fault = Fault::new(word.span.clone(), "a reader sends nothing");
-                    self.errors.push(fault.advice(
-                        "down=RATE is the speed at which it receives; up= belongs on writer rows",
-                    ));
-                    false
-                }
                 "up" => std::mem::replace(&mut hints.up, self.read::<ByteRate>(&value)).is_some(),
                 "down" => {
                     std::mem::replace(&mut hints.down, self.read::<ByteRate>(&value)).is_some()

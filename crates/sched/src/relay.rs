@@ -1,0 +1,87 @@
+//! Transfers in which receivers hand on what they have: the bound, and a plan.
+//!
+//! Six copies of the same bytes take six times these bytes out of the senders, while the uplinks of the receivers
+//! idle. Here each byte leaves its holders once, if they have no capacity to spare, and spreads among those that
+//! want it. Left out on purpose: what happens while bytes move, and links from receiver to receiver, of which a
+//! [`Problem`] knows nothing.
+
+use ropewalk_model::problem::Problem;
+use ropewalk_model::schedule::RelaySchedule;
+
+use crate::{PlanError, plan_auto};
+
+mod bound;
+mod copies;
+mod groups;
+mod layout;
+mod links;
+mod plan;
+
+pub use bound::{relay_bound, relays};
+pub use groups::LANES_PER_NODE_MAX;
+
+/// Relays are planned where they gain at least this, relatively: they cost lanes, and bytes read twice.
+const GAIN_MIN: f64 = 0.005;
+
+/// A plan with relays, and how good it is.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RelayPlan {
+    /// The plan in whole bytes; it passes [`verify_relays`](crate::verify_relays).
+    pub schedule: RelaySchedule,
+    /// Time of the plan's loads, in seconds.
+    pub seconds: f64,
+    /// No plan takes less, in seconds: [`relay_bound`].
+    pub bound_seconds: f64,
+}
+
+impl RelayPlan {
+    /// How much longer than the bound the plan takes, relatively; 0 when nothing is wanted.
+    #[must_use]
+    pub fn gap(&self) -> f64 {
+        match self.bound_seconds > 0.0 {
+            true => (self.seconds / self.bound_seconds - 1.0).max(0.0),
+            false => 0.0,
+        }
+    }
+}
+
+/// Plans with relays where these gain time; else as [`plan_auto`] does, so the plan is never slower than that.
+///
+/// Two hops, and the bound but for whole bytes (as many of a stretch as it has wanters, for a node), while no receiver
+/// exchanges bytes with more than [`LANES_PER_NODE_MAX`] others and none of one destination would have to hand on.
+/// Beyond that receivers form groups of 48: those that want the same stay together, and groups of one kind feed one
+/// another in a tree, three from each, which takes 4 to 8 % more of the members' uplinks and a hop for each
+/// level; a group of mixed wants fetches all that it wants from senders once. A plan of more than 6 million runs
+/// is not made. Cost: that of the flow, and O(runs × log); at 10,000 receivers with full copies half a million
+/// runs. Deterministic.
+///
+/// # Errors
+/// [`PlanError::Uncovered`] when some wanted byte cannot reach its destination.
+pub fn plan_relays(problem: &Problem) -> Result<RelayPlan, PlanError> {
+    let bound_seconds = relay_bound(problem)?.seconds;
+    let (direct, quality) = plan_auto(problem)?;
+    let plain = RelayPlan {
+        schedule: RelaySchedule {
+            direct,
+            relayed: Vec::new(),
+        },
+        seconds: quality.predicted_seconds,
+        bound_seconds,
+    };
+    let gains = |seconds: f64| seconds < plain.seconds * (1.0 - GAIN_MIN);
+    if !relays(problem) || !gains(bound_seconds) {
+        return Ok(plain);
+    }
+    let Some(schedule) = plan::with_relays(problem) else {
+        return Ok(plain);
+    };
+    let seconds = schedule.predicted_seconds(problem);
+    if !gains(seconds) {
+        return Ok(plain);
+    }
+    Ok(RelayPlan {
+        schedule,
+        seconds,
+        bound_seconds,
+    })
+}

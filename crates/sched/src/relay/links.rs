@@ -1,0 +1,187 @@
+//! The bound with relays where pair caps and trunks count: a linear program.
+//!
+//! Unknown are the share x of each stretch that each receiver gets from each sender, the share z that it gets from
+//! fellow receivers, the copies y that each relay makes, and the time t. For each stretch and destination, x and z
+//! sum to 1; all x of a stretch to at least 1, the first copy; z to at most y. No receiver gets from itself.
+//! Limits have bytes <= speed × t. Every plan satisfies this, so the least t is a bound; whether a plan reaches
+//! it is not known, since caps can keep a set of receivers apart from all others.
+
+use std::collections::HashMap;
+
+use microlp::{ComparisonOp, LinearExpr, OptimizationDirection, Problem as Program, Variable};
+use ropewalk_model::class::OpenPairs;
+use ropewalk_model::problem::{Destination, Problem};
+use ropewalk_model::range::Range;
+
+use super::copies::{hands_on, stretches};
+use crate::Bound;
+use crate::links::Limits;
+
+/// Variables up to which the program is solved; see the measurements in `linear`.
+const VARIABLES_MAX: usize = 20_000;
+
+/// A limit used to this share of the time counts as setting it.
+const TIGHT: f64 = 1.0 - 1e-7;
+
+/// The bound with caps and trunks: never below `nodes`, the one without them, and never above `plain`, the one
+/// without relays. Where the program is too large, `nodes`.
+pub(super) fn with_links(problem: &Problem, plain: &Bound, nodes: Bound) -> Bound {
+    let solved = solve(problem, plain.seconds);
+    let (seconds, binding) = solved.unwrap_or((0.0, Vec::new()));
+    let is_same = |time: f64| (time - plain.seconds).abs() <= 1e-6 * plain.seconds;
+    let mut bound = Bound {
+        exact: None,
+        is_exact: false,
+        ..nodes
+    };
+    if seconds >= bound.seconds {
+        (bound.seconds, bound.binding) = (seconds.min(plain.seconds), binding);
+    }
+    if is_same(bound.seconds) && plain.is_exact {
+        // Without any relay it is reached.
+        bound.is_exact = true;
+        bound.seconds = plain.seconds;
+    }
+    bound
+}
+
+/// The variables of one stretch.
+#[derive(Default)]
+struct Of {
+    /// From senders: sender, receiver, share.
+    direct: Vec<(usize, usize, Variable)>,
+    /// From fellow receivers: receiver, share.
+    relayed: Vec<(usize, Variable)>,
+    /// Copies made: receiver, shares of all its peers together.
+    made: Vec<(usize, Variable)>,
+}
+
+/// Seconds and the names of what is fully used in them; `None` when the program is too large or not solved.
+fn solve(problem: &Problem, plain_seconds: f64) -> Option<(f64, Vec<String>)> {
+    let destinations = problem.destinations();
+    let stretches = stretches(problem, &destinations);
+    if stretches.is_empty() || plain_seconds <= 0.0 {
+        return None;
+    }
+    let limits = Limits::new(problem);
+    let open = OpenPairs::new(problem);
+    let mut program = Program::new(OptimizationDirection::Minimize);
+    let time = program.add_var(1.0, (0.0, f64::INFINITY));
+    // By limit, those of relays after all others: (share, bytes that it stands for).
+    let uplinks_from = limits.speeds.len();
+    let mut rows: HashMap<usize, Vec<(Variable, f64)>> = HashMap::new();
+    let mut variables = 0;
+    for &(range, copies) in &stretches {
+        let of = stretch(problem, &destinations, &open, &mut program, range, copies);
+        variables += of.direct.len() + of.relayed.len() + of.made.len();
+        if variables > VARIABLES_MAX {
+            return None;
+        }
+        let bytes = range.len() as f64;
+        for &(sender, receiver, share) in &of.direct {
+            for limit in limits.of(sender, receiver) {
+                let row = rows.entry(limit as usize).or_default();
+                row.push((share, bytes));
+            }
+        }
+        for &(receiver, share) in &of.relayed {
+            let limit = problem.senders.len() + receiver;
+            rows.entry(limit).or_default().push((share, bytes));
+        }
+        for &(receiver, share) in &of.made {
+            let row = rows.entry(uplinks_from + receiver).or_default();
+            row.push((share, bytes));
+        }
+    }
+    let speed = |limit: usize| match limit.checked_sub(uplinks_from) {
+        None => limits.speeds[limit],
+        Some(receiver) => problem.receivers[receiver].relay_up.unwrap_or(0),
+    };
+    let mut rows: Vec<(usize, Vec<(Variable, f64)>)> = rows.into_iter().collect();
+    rows.sort_by_key(|row| row.0);
+    for (limit, terms) in &rows {
+        // Scaled to a largest coefficient of 1, as the solver's tolerance is absolute.
+        let scaled = |bytes: f64| bytes / speed(*limit) as f64 / plain_seconds;
+        let largest = terms.iter().map(|term| scaled(term.1)).fold(1.0, f64::max);
+        let mut row: LinearExpr = LinearExpr::empty();
+        for &(share, bytes) in terms {
+            row.add(share, scaled(bytes) / largest);
+        }
+        row.add(time, -1.0 / largest);
+        program.add_constraint(row, ComparisonOp::Le, 0.0);
+    }
+    let solution = program.solve().ok()?.into_solution().ok()?;
+    let seconds = solution.var_value(time) * plain_seconds;
+    let is_tight = |(limit, terms): &&(usize, Vec<(Variable, f64)>)| {
+        let load: f64 = terms
+            .iter()
+            .map(|&(s, bytes)| solution.var_value(s) * bytes)
+            .sum();
+        load > 0.0 && load >= TIGHT * seconds * speed(*limit) as f64
+    };
+    let name = |limit: usize| match limit.checked_sub(uplinks_from) {
+        None => limits.name(problem, limit),
+        Some(receiver) => super::bound::uplink_name(problem, problem.senders.len() + receiver),
+    };
+    let binding = rows
+        .iter()
+        .filter(is_tight)
+        .map(|row| name(row.0))
+        .collect();
+    Some((seconds, binding))
+}
+
+/// Adds the variables of a stretch, and the rows that concern it alone.
+fn stretch(
+    problem: &Problem,
+    destinations: &[Destination],
+    open: &OpenPairs,
+    program: &mut Program,
+    range: Range,
+    copies: u64,
+) -> Of {
+    let share = |program: &mut Program| program.add_var(0.0, (0.0, f64::INFINITY));
+    let holds = |s: usize| problem.senders[s].ranges.contains_range(range);
+    let takes = |r: usize| problem.receivers[r].ranges.contains_range(range);
+    let mut of = Of::default();
+    let wanted = destinations
+        .iter()
+        .filter(|d| d.wanted.contains_range(range));
+    let receivers = wanted.clone().flat_map(|d| d.receivers.iter().copied());
+    let receivers = receivers.filter(|&r| takes(r) && problem.receivers[r].down > 0);
+    let receivers: Vec<usize> = receivers.collect();
+    for &receiver in &receivers {
+        let senders = 0..problem.senders.len();
+        for sender in senders.filter(|&s| holds(s) && open.is_open(s, receiver)) {
+            of.direct.push((sender, receiver, share(program)));
+        }
+        if copies > 1 {
+            of.relayed.push((receiver, share(program)));
+            if hands_on(problem, receiver) {
+                of.made.push((receiver, share(program)));
+            }
+        }
+    }
+    for destination in wanted {
+        let own = |r: &usize| destination.receivers.contains(r);
+        let direct = of.direct.iter().filter(|(_, r, _)| own(r)).map(|x| x.2);
+        let relayed = of.relayed.iter().filter(|(r, _)| own(r)).map(|z| z.1);
+        let all = direct.chain(relayed).map(|share| (share, 1.0));
+        program.add_constraint(all.collect::<Vec<_>>(), ComparisonOp::Eq, 1.0);
+    }
+    let first = of.direct.iter().map(|x| (x.2, 1.0));
+    program.add_constraint(first.collect::<Vec<_>>(), ComparisonOp::Ge, 1.0);
+    let made = |but: Option<usize>| {
+        let others = of.made.iter().filter(move |(r, _)| Some(*r) != but);
+        others.map(|y| (y.1, -1.0))
+    };
+    if copies > 1 {
+        let all = of.relayed.iter().map(|z| (z.1, 1.0)).chain(made(None));
+        program.add_constraint(all.collect::<Vec<_>>(), ComparisonOp::Le, 0.0);
+        for &(receiver, share) in &of.relayed {
+            let others = std::iter::once((share, 1.0)).chain(made(Some(receiver)));
+            program.add_constraint(others.collect::<Vec<_>>(), ComparisonOp::Le, 0.0);
+        }
+    }
+    of
+}
