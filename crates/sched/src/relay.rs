@@ -23,6 +23,9 @@ pub use groups::LANES_PER_NODE_MAX;
 /// Relays are planned where they gain at least this, relatively: they cost lanes, and bytes read twice.
 const GAIN_MIN: f64 = 0.005;
 
+/// With caps and trunks, plans are tried in which senders give less and less, down to a 64th of their speeds.
+const SLOWER_MAX: u32 = 6;
+
 /// A plan with relays, and how good it is.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RelayPlan {
@@ -51,7 +54,8 @@ impl RelayPlan {
 /// exchanges bytes with more than [`LANES_PER_NODE_MAX`] others and none of one destination would have to hand on.
 /// Beyond that receivers form groups of 48: those that want the same stay together, and groups of one kind feed one
 /// another in a tree, three from each, which takes 4 to 8 % more of the members' uplinks and a hop for each
-/// level; a group of mixed wants fetches all that it wants from senders once. A plan of more than 6 million runs
+/// level; a group of mixed wants fetches all that it wants from senders once. With caps and trunks the best of a few plans
+/// in which receivers hand on more and more; none where one is closed. A plan of more than 6 million runs
 /// is not made. Cost: that of the flow, and O(runs × log); at 10,000 receivers with full copies half a million
 /// runs. Deterministic.
 ///
@@ -72,16 +76,19 @@ pub fn plan_relays(problem: &Problem) -> Result<RelayPlan, PlanError> {
     if !relays(problem) || !gains(bound_seconds) {
         return Ok(plain);
     }
-    let Some(schedule) = plan::with_relays(problem) else {
-        return Ok(plain);
+    let slower = match problem.has_links() {
+        true => 0..=SLOWER_MAX,
+        false => 0..=0,
     };
-    let seconds = schedule.predicted_seconds(problem);
-    if !gains(seconds) {
-        return Ok(plain);
-    }
-    Ok(RelayPlan {
-        schedule,
-        seconds,
-        bound_seconds,
-    })
+    let plans = slower.filter_map(|slower| {
+        let schedule = plan::with_relays(problem, slower)?;
+        let seconds = schedule.predicted_seconds(problem);
+        Some(RelayPlan {
+            schedule,
+            seconds,
+            bound_seconds,
+        })
+    });
+    let best = plans.min_by(|a, b| a.seconds.total_cmp(&b.seconds));
+    Ok(best.filter(|best| gains(best.seconds)).unwrap_or(plain))
 }

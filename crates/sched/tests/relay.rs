@@ -8,7 +8,7 @@ use microlp::{ComparisonOp, OptimizationDirection, Problem as Program, Variable}
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
 use ropewalk_model::problem::case::Case;
-use ropewalk_model::problem::{Problem, Receiver, Sender};
+use ropewalk_model::problem::{Problem, Receiver, Sender, Trunk};
 use ropewalk_model::range::{Range, RangeSet};
 use ropewalk_sched::{
     LANES_PER_NODE_MAX, RelayPlan, bound, plan_relays, relay_bound, relays, verify_relays,
@@ -385,16 +385,17 @@ fn blocks_and_windows(
     }
 }
 
-/// More receivers than lanes form groups: each keeps to its lanes, and the tree costs about 4 %.
+/// More receivers than lanes form groups: each keeps to its lanes, and the tree costs less than 8 %.
 #[test]
 fn groups_keep_to_their_lanes() {
-    for count in [65, 200, 1_000] {
-        let receivers: Vec<(u64, u64)> = (0..count).map(|at| (9_000, 1_000 + at % 7)).collect();
+    for count in [66, 200, 1_000] {
+        let ups = [1_000, 2_000, 9_000];
+        let receivers: Vec<(u64, u64)> = (0..count).map(|at| (9_000, ups[at % 3])).collect();
         let problem = copies(&[1_000, 1_000, 1_000, 1_000], &receivers, 1_000_000_000);
         let (plan, hops) = planned(&problem);
         let peers = plan.schedule.peers_max();
         assert!(peers <= LANES_PER_NODE_MAX, "{count}: {peers} peers");
-        assert!(plan.gap() < 0.06, "{count}: {} over the bound", plan.gap());
+        assert!(plan.gap() < 0.08, "{count}: {} over the bound", plan.gap());
         assert!((2..=6).contains(&hops), "{count}: {hops} hops");
     }
 }
@@ -418,4 +419,29 @@ fn groups_of_mixed_wants_keep_to_their_lanes() {
         "{} s, without relays {plain} s",
         plan.seconds
     );
+}
+
+/// Behind a trunk that four senders share, every byte crosses once and spreads there.
+#[test]
+fn a_trunk_is_crossed_once() {
+    let mut problem = copies(&[1_000; 4], &[(9_000, 1_000); 8], 1_000_000_000);
+    problem.trunks = vec![Trunk {
+        name: "wan".to_owned(),
+        senders: (0..4).collect(),
+        receivers: (0..8).collect(),
+        cap: 1_000,
+    }];
+    let (plan, _) = planned(&problem);
+    let crossed = plan.schedule.loads(&problem).nodes.trunks[0];
+    assert!(crossed < 1_020_000_000, "{crossed} bytes crossed the trunk");
+    assert!(
+        plan.gap() < 0.02,
+        "{} s, {} s",
+        plan.seconds,
+        plan.bound_seconds
+    );
+    let found = relay_bound(&problem).unwrap();
+    // Others may be named that are as busy, since the program has several solutions.
+    assert!(found.binding.contains(&"trunk wan".to_owned()), "{found:?}");
+    assert!((found.seconds - 1e6).abs() < 1.0, "{found:?}");
 }

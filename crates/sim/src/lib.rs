@@ -37,6 +37,7 @@ mod lane;
 mod mail;
 pub mod network;
 mod receiver;
+mod relays;
 mod scenario;
 mod stages;
 mod ways;
@@ -50,6 +51,7 @@ pub use copy::{TreeFile, Trees};
 pub use disk::Disk;
 pub use ended::{Ended, Mended, Second};
 pub use mail::{Tally, Traffic};
+pub use relays::run_relays;
 pub use scenario::{Change, Event, Scenario, Speed, node};
 pub use stages::{StageScenario, StagesEnded, run_stages};
 

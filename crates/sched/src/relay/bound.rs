@@ -34,7 +34,8 @@ pub fn relays(problem: &Problem) -> bool {
 /// Computes the bound with relays; that of [`bound`] where [`relays`] is false.
 ///
 /// `sender_seconds` are those of all uplinks, of receivers too, which `binding` calls "r0's uplink". Not
-/// exact with pair caps and trunks, which are left to a linear program, nor where receivers of one destination
+/// exact with pair caps and trunks, which are left to a linear program and where `binding` names all that one of its
+/// solutions uses fully, nor where receivers of one destination
 /// would have to hand on, as each has a part only. Cost as [`bound`], with twice the stretches.
 ///
 /// # Errors

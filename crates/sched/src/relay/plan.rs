@@ -26,13 +26,15 @@ const UNGROUPED_MAX: usize = 1_000;
 /// Runs and stretches up to which what does not set the time is levelled, too: some tenths of a second.
 const LEVELS_WORK_MAX: usize = 50_000;
 
-/// A plan with relays; `None` where it would be too large, or where a cap of 0 closes pairs, which it does not
-/// regard. Everything wanted can be had.
+/// A plan with relays; `None` where it would be too large, or where a cap of 0 closes pairs. Everything wanted can be had.
+///
+/// * `slower`: senders are planned as if they had their speed divided by 2 so many times. Receivers then hand on more,
+///   which is what a narrow link behind the senders needs; links themselves are not regarded.
 ///
 /// Source: Li, Chou and Zhang 2004 (Mutualcast); for several sets of wanters Chen and others 2008. Differs: the
 /// shares come from one flow over all stretches, so senders and receivers that have much to do with one of them do less
 /// for the others.
-pub(super) fn with_relays(problem: &Problem) -> Option<RelaySchedule> {
+pub(super) fn with_relays(problem: &Problem, slower: u32) -> Option<RelaySchedule> {
     if !OpenPairs::new(problem).all_open() {
         return None;
     }
@@ -45,7 +47,7 @@ pub(super) fn with_relays(problem: &Problem) -> Option<RelaySchedule> {
             .iter()
             .map(|stretch| clusters.split(&stretch.wanters));
         let split: Vec<Vec<(u32, Vec<usize>)>> = split.collect();
-        let shares = Shares::new(problem, &relays, &wanted, &split);
+        let shares = Shares::new(problem, &relays, &wanted, &split, slower);
         let small = shares.runs(clusters, &split) <= RUNS_MAX;
         small.then(|| {
             let layout = Layout::new(problem, &takers, &relays);
@@ -131,6 +133,7 @@ impl Shares {
         relays: &[Option<usize>],
         wanted: &[Stretch],
         split: &[Vec<(u32, Vec<usize>)>],
+        slower: u32,
     ) -> Self {
         let first = wanted.iter().zip(split);
         let first = first.map(|(stretch, parts)| (stretch.range, parts.len() as u64));
@@ -161,7 +164,11 @@ impl Shares {
             members.dedup();
             layer.nodes = members.into_iter().map(|r| relay(problem, r)).collect();
         }
-        let side = Side::layered(&senders(problem), &layers);
+        let mut senders = senders(problem);
+        for (_, speed, _) in &mut senders {
+            *speed = (*speed >> slower).max(1);
+        }
+        let side = Side::layered(&senders, &layers);
         let (amounts, _) = levelled_within(&side, LEVELS_WORK_MAX);
         let places = places.into_iter().flatten();
         let atoms = places.zip(wanted.len()..);
