@@ -20,4 +20,5 @@ pub(crate) mod striping;
 pub(crate) mod traps;
 pub(crate) mod trees;
 pub(crate) mod trunk;
+pub(crate) mod tunnel;
 pub(crate) mod wan;

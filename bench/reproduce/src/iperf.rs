@@ -52,6 +52,8 @@ pub(crate) struct Load {
     pub zero_copy: bool,
     /// Bytes of one write, instead of iperf3's own 128 KiB.
     pub block_len: Option<u64>,
+    /// The end that is connected to sends (iperf3's -R).
+    pub is_back: bool,
 }
 
 impl Load {
@@ -62,6 +64,7 @@ impl Load {
             streams,
             zero_copy: false,
             block_len: None,
+            is_back: false,
         }
     }
 
@@ -152,6 +155,9 @@ pub(crate) fn run(pairs: &[Pair<'_>], load: Load, deadline: Duration) -> Result<
         command.args(["-P", &load.streams.to_string()]);
         if load.zero_copy {
             command.arg("-Z");
+        }
+        if load.is_back {
+            command.arg("-R");
         }
         if let Some(len) = load.block_len {
             command.args(["-l", &len.to_string()]);

@@ -46,7 +46,7 @@ use crate::bench::Settings;
 use crate::figures::{
     access, composition, control, events, faults, figure2, heterogeneity, memory, multisocket,
     munisocket, peers, pressure, rails, rapid, scale, streaming, striping, traps, trees, trunk,
-    wan,
+    tunnel, wan,
 };
 
 /// Longer than all figures take.
@@ -115,6 +115,8 @@ enum Figure {
     Faults,
     /// Several interfaces between two hosts, in the lab
     Rails,
+    /// TCP connections through a tunnel over two interfaces, and pauses when one goes silent, in the lab
+    Tunnel,
     /// Rate-based UDP that watches the receiver: the RAPID paper's Tables 1 and 2, Figures 1, 2 and 5 to 8, in the lab
     Rapid,
     /// The coordinated striping paper's Figures 1 and 3 to 14, in the packet simulator
@@ -206,6 +208,7 @@ fn make_figures(arguments: &ReproduceArgs) -> Result<bool> {
         Figure::Scale,
         Figure::Faults,
         Figure::Rails,
+        Figure::Tunnel,
         Figure::Rapid,
         Figure::Striping,
         Figure::Munisocket,
@@ -242,6 +245,7 @@ fn make(figure: &Figure, settings: &Settings) -> Result<bool> {
         Figure::Control => control::run(settings),
         Figure::Faults => faults::run(settings),
         Figure::Rails => rails::run(settings),
+        Figure::Tunnel => tunnel::run(settings),
         Figure::Rapid => rapid::run(settings),
         Figure::Striping => striping::run(settings),
         Figure::Traps => traps::run(settings),

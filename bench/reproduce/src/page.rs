@@ -14,7 +14,7 @@ use crate::machine::Machine;
 use crate::stats::Summary;
 
 /// Figures in the page's order: folder and heading.
-const FIGURES: [(&str, &str); 21] = [
+const FIGURES: [(&str, &str); 22] = [
     (
         "peers",
         "One pair on loopback beside iperf3 and other movers",
@@ -26,6 +26,7 @@ const FIGURES: [(&str, &str); 21] = [
     ("events", "Nodes that change, join and die"),
     ("faults", "Senders killed at half way"),
     ("rails", "Several interfaces between two hosts"),
+    ("tunnel", "TCP connections through a tunnel"),
     ("trees", "A tree and a large file over ssh"),
     ("control", "Control traffic"),
     ("scale", "Many nodes, in one process"),

@@ -68,6 +68,7 @@ pub(crate) struct Agents {
     scratch: PathBuf,
     token_file: PathBuf,
     runs_programs: bool,
+    forwards: Option<String>,
     agents: Vec<Agent>,
 }
 
@@ -180,6 +181,7 @@ impl Agents {
             scratch: site.scratch.clone(),
             token_file,
             runs_programs: false,
+            forwards: None,
             agents: Vec::new(),
         })
     }
@@ -188,6 +190,14 @@ impl Agents {
     pub fn running_programs(self) -> Self {
         Self {
             runs_programs: true,
+            ..self
+        }
+    }
+
+    /// Agents that are started from now on let tunnels connect to this `HOST:PORT`.
+    pub fn forwarding(self, target: &str) -> Self {
+        Self {
+            forwards: Some(target.to_owned()),
             ..self
         }
     }
@@ -214,6 +224,9 @@ impl Agents {
             .arg(&self.token_file);
         if self.runs_programs {
             command.arg("--run-programs");
+        }
+        if let Some(target) = &self.forwards {
+            command.args(["--forward", target]);
         }
         let scratch = self.scratch.display().to_string();
         let none = [scratch];

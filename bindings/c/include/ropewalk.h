@@ -757,6 +757,44 @@ enum ropewalk_result ropewalk_streams_open(const struct ropewalk_streams *stream
                                            struct ropewalk_error **error);
 
 /*
+ Opens another stream over the connection of this one, to the same peer: the way in which the end that listens opens streams. The peer has it from
+ ropewalk_streams_accept, or from its listener; a peer that accepts none resets it. Does not wait.
+
+ * greeting: as of ropewalk_streams_open.
+ * opened: where the new stream is put.
+
+ The caller ensures:
+ As ropewalk_stream_descriptor; greeting points to size bytes; opened is NULL or a place for a pointer; error is NULL or a place for
+ a pointer.
+ */
+enum ropewalk_result ropewalk_stream_open_beside(const struct ropewalk_stream *stream,
+                                                 const void *greeting,
+                                                 size_t size,
+                                                 struct ropewalk_stream **opened,
+                                                 struct ropewalk_error **error);
+
+/*
+ Waits for a stream that the listening end opens, at most so many milliseconds; a negative number for no bound. ROPEWALK_UNDER_WAY: none was there.
+
+ The caller ensures:
+ streams is NULL or was returned by ropewalk_streams_connect and is not released; stream is NULL or a place for a pointer; error is NULL or
+ a place for a pointer.
+ */
+enum ropewalk_result ropewalk_streams_accept(const struct ropewalk_streams *streams,
+                                             int milliseconds,
+                                             struct ropewalk_stream **stream,
+                                             struct ropewalk_error **error);
+
+/*
+ A descriptor for poll: readable when a stream of the listening end can be accepted, and until accepting has returned ROPEWALK_UNDER_WAY. It belongs
+ to the connection; -1 for NULL.
+
+ The caller ensures:
+ streams is NULL or was returned by ropewalk_streams_connect and is not released.
+ */
+int ropewalk_streams_descriptor(const struct ropewalk_streams *streams);
+
+/*
  Releases a connection: no more streams are opened, those that are open stay. NULL is permitted.
 
  The caller ensures:

@@ -220,6 +220,74 @@ pub unsafe extern "C" fn ropewalk_streams_open(
     }
 }
 
+/// Opens another stream over the connection of this one, to the same peer: the way in which the end that listens opens streams. The peer has it from
+/// [`ropewalk_streams_accept`], or from its listener; a peer that accepts none resets it. Does not wait.
+///
+/// * `greeting`: as of [`ropewalk_streams_open`].
+/// * `opened`: where the new stream is put.
+///
+/// # Safety
+/// As [`ropewalk_stream_descriptor`]; `greeting` points to `size` bytes; `opened` is NULL or a place for a pointer; `error` is NULL or a place for
+/// a pointer.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ropewalk_stream_open_beside(
+    stream: *const ropewalk_stream,
+    greeting: *const c_void,
+    size: usize,
+    opened: *mut *mut ropewalk_stream,
+    error: *mut *mut ropewalk_error,
+) -> ropewalk_result {
+    // SAFETY: as this function demands.
+    unsafe {
+        guard(error, || {
+            let stream = handle(stream)?;
+            place(opened)?;
+            put(opened, stream.open_beside(slice(greeting, size)?)?);
+            Ok(ROPEWALK_OK)
+        })
+    }
+}
+
+/// Waits for a stream that the listening end opens, at most so many milliseconds; a negative number for no bound. `ROPEWALK_UNDER_WAY`: none was there.
+///
+/// # Safety
+/// `streams` is NULL or was returned by [`ropewalk_streams_connect`] and is not released; `stream` is NULL or a place for a pointer; `error` is NULL or
+/// a place for a pointer.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ropewalk_streams_accept(
+    streams: *const ropewalk_streams,
+    milliseconds: c_int,
+    stream: *mut *mut ropewalk_stream,
+    error: *mut *mut ropewalk_error,
+) -> ropewalk_result {
+    // SAFETY: as this function demands.
+    unsafe {
+        guard(error, || {
+            let streams = streams.as_ref();
+            let streams = streams.ok_or(Failure::Misuse("the connection is NULL"))?;
+            place(stream)?;
+            let most = bound(milliseconds).unwrap_or(Duration::MAX);
+            let Some(accepted) = streams.streams.accept_for(most)? else {
+                return Ok(ROPEWALK_UNDER_WAY);
+            };
+            put(stream, accepted);
+            Ok(ROPEWALK_OK)
+        })
+    }
+}
+
+/// A descriptor for `poll`: readable when a stream of the listening end can be accepted, and until accepting has returned `ROPEWALK_UNDER_WAY`. It belongs
+/// to the connection; -1 for NULL.
+///
+/// # Safety
+/// `streams` is NULL or was returned by [`ropewalk_streams_connect`] and is not released.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ropewalk_streams_descriptor(streams: *const ropewalk_streams) -> c_int {
+    // SAFETY: as this function demands.
+    let streams = unsafe { streams.as_ref() };
+    streams.map_or(-1, |streams| streams.streams.as_fd().as_raw_fd())
+}
+
 /// Releases a connection: no more streams are opened, those that are open stay. NULL is permitted.
 ///
 /// # Safety

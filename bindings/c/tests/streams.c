@@ -151,6 +151,38 @@ static void several(const char *const *peers, const ropewalk_stream_listener *li
     ropewalk_stream_free(far_ends[1]);
 }
 
+/* The end that listens opens streams, too: over the connection of one that it has accepted, and the other end accepts them. */
+static void opened_by_the_listener(const char *const *peers, const ropewalk_stream_listener *listener)
+{
+    static const char too_long[1025];
+    ropewalk_streams *streams = NULL;
+    ropewalk_stream *first = NULL, *opened = NULL, *arrived = NULL;
+    OK(ropewalk_streams_connect(peers, 2, token, &streams, &error));
+    OK(ropewalk_streams_open(streams, NULL, 0, &first, &error));
+    ropewalk_stream *far_end = accepted(listener);
+    CHECK(ropewalk_streams_accept(streams, 0, &arrived, NULL) == ROPEWALK_UNDER_WAY);
+    CHECK(polled(ropewalk_streams_descriptor(streams), POLLIN, 0) == 0);
+    OK(ropewalk_stream_open_beside(far_end, "news", 4, &opened, &error));
+    CHECK(polled(ropewalk_streams_descriptor(streams), POLLIN, MOST) == POLLIN);
+    OK(ropewalk_streams_accept(streams, MOST, &arrived, &error));
+    size_t size = 0;
+    CHECK(memcmp(ropewalk_stream_greeting(arrived, &size), "news", 4) == 0 && size == 4);
+    waiting(opened, arrived);
+    REFUSED(ropewalk_stream_open_beside(far_end, too_long, sizeof too_long, &opened, &error), ROPEWALK_INPUT, "1025 bytes");
+    REFUSED(ropewalk_stream_open_beside(NULL, NULL, 0, &opened, &error), ROPEWALK_INPUT, "NULL");
+    REFUSED(ropewalk_streams_accept(NULL, 0, &arrived, &error), ROPEWALK_INPUT, "NULL");
+    ropewalk_stream_free(opened);
+    ropewalk_stream_free(arrived);
+    /* A peer that accepts no more resets what is opened. */
+    ropewalk_streams_free(streams);
+    char space[10];
+    OK(ropewalk_stream_open_beside(far_end, NULL, 0, &opened, &error));
+    REFUSED(ropewalk_stream_read(opened, space, sizeof space, MOST, NULL, &error), ROPEWALK_PEER, "not accepted here");
+    ropewalk_stream_free(opened);
+    ropewalk_stream_free(first);
+    ropewalk_stream_free(far_end);
+}
+
 static void refused(ropewalk_stream *stream)
 {
     char space[10];
@@ -164,6 +196,7 @@ static void refused(ropewalk_stream *stream)
     REFUSED(ropewalk_stream_listener_accept(NULL, 0, &stream, &error), ROPEWALK_INPUT, "NULL");
     const char *outside = "192.0.2.1:7421";
     REFUSED(ropewalk_stream_connect(&outside, 1, NULL, &stream, &error), ROPEWALK_INPUT, "without a token");
+    CHECK(ropewalk_streams_descriptor(NULL) == -1);
     CHECK(ropewalk_stream_descriptor(NULL) == -1 && ropewalk_stream_greeting(NULL, NULL) == NULL);
     ropewalk_stream_free(NULL);
     ropewalk_streams_free(NULL);
@@ -190,6 +223,7 @@ int main(int count, char **arguments)
     waiting(near_end, far_end);
     echo(near_end, far_end, bytes);
     several(peers, listener, bytes);
+    opened_by_the_listener(peers, listener);
     refused(near_end);
     ropewalk_stream_free(near_end);
     ropewalk_stream_free(far_end);

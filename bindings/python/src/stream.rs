@@ -114,8 +114,20 @@ impl ByteStreams {
         opened.map(ByteStream::of).map_err(raise)
     }
 
+    fn accept(&self, py: Python<'_>, seconds: Option<f64>) -> PyResult<Option<ByteStream>> {
+        let accepted = self
+            .0
+            .wait(py, seconds, |streams, most| streams.accept_for(most))?;
+        Ok(accepted.map(ByteStream::of))
+    }
+
     fn close(&self, py: Python<'_>) {
         py.detach(|| self.0.close());
+    }
+
+    fn fileno(&self) -> i32 {
+        let streams = self.0.get();
+        streams.map_or(-1, |streams| streams.as_fd().as_raw_fd())
     }
 }
 
@@ -141,6 +153,12 @@ impl ByteStream {
         let (to, options) = (addresses(&to)?, options(token, plain, &local)?);
         let stream = py.detach(|| ropewalk::ByteStream::connect(&to, &options));
         stream.map(Self::of).map_err(raise)
+    }
+
+    fn open_beside(&self, py: Python<'_>, greeting: Vec<u8>) -> PyResult<Self> {
+        let stream = self.0.get()?;
+        let opened = py.detach(|| stream.open_beside(&greeting));
+        opened.map(Self::of).map_err(raise)
     }
 
     fn greeting<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {

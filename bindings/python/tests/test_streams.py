@@ -175,6 +175,40 @@ class Calls(Streams):
             end.close()
 
 
+    def test_the_listening_end_opens_streams(self) -> None:
+        with ropewalk.ByteStreams.connect(self.listener.addresses, token=self.token) as streams:
+            first = streams.open()
+            self.addCleanup(first.close)
+            other = self.listener.accept(PATIENCE)
+            self.addCleanup(other.close)
+            with self.assertRaises(TimeoutError):
+                streams.accept(0)
+            opened = other.open_beside(b"news")
+            self.addCleanup(opened.close)
+            with selectors.DefaultSelector() as selector:
+                selector.register(streams, selectors.EVENT_READ)
+                self.assertTrue(selector.select(PATIENCE), "no event")
+            arrived = streams.accept(PATIENCE)
+            self.addCleanup(arrived.close)
+            self.assertEqual(arrived.greeting, b"news")
+            opened.sendall(b"around")
+            opened.shutdown()
+            serving = self.beside(lambda: echo(arrived))
+            self.assertEqual(opened.makefile("rb").read(), b"around")
+            serving()
+            # From the other end it arrives at the listener.
+            first.open_beside(b"more").close()
+            self.assertEqual(self.listener.accept(PATIENCE).greeting, b"more")
+        refused = other.open_beside()
+        self.addCleanup(refused.close)
+        refused.settimeout(PATIENCE)
+        with self.assertRaisesRegex(ropewalk.PeerError, "not accepted here"):
+            refused.recv(1)
+        with self.assertRaisesRegex(ropewalk.InputError, "was closed"):
+            streams.accept(0)
+        self.assertEqual(streams.fileno(), -1)
+
+
 class Ends(Streams):
     def test_each_way_ends_by_itself(self) -> None:
         own, other = self.pair()
@@ -304,11 +338,33 @@ class Tasks(Streams):
 
         self.assertEqual(self.run_in_time(main()), b"for the next")
 
+    def test_tasks_accept_streams_of_the_listening_end(self) -> None:
+        with ropewalk.ByteStreams.connect(self.listener.addresses, token=self.token) as streams:
+            first = streams.open()
+            self.addCleanup(first.close)
+            other = self.listener.accept(PATIENCE)
+            self.addCleanup(other.close)
+
+            async def main() -> bytes:
+                accepting = asyncio.create_task(streams.accept_async())
+                await asyncio.sleep(0)
+                opened = other.open_beside(b"news")
+                self.addCleanup(opened.close)
+                async with await accepting as arrived:
+                    return arrived.greeting
+
+            self.assertEqual(self.run_in_time(main()), b"news")
+
     def test_closing_ends_calls_of_other_tasks(self) -> None:
         own, _other = self.pair()
+        streams = ropewalk.ByteStreams.connect(self.listener.addresses, token=self.token)
 
         async def main() -> None:
-            cases: list[tuple[Any, Any]] = [(own, lambda: own.recv_async(1)), (self.listener, self.listener.accept_async)]
+            cases: list[tuple[Any, Any]] = [
+                (own, lambda: own.recv_async(1)),
+                (streams, streams.accept_async),
+                (self.listener, self.listener.accept_async),
+            ]
             for closed, call in cases:
                 task = asyncio.create_task(call())
                 await asyncio.sleep(0)

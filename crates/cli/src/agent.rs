@@ -63,7 +63,8 @@ pub(crate) struct AgentArgs {
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
 
-    /// A folder or file that may be read; with :rw, also written. May be repeated; nothing else is served
+    /// A folder or file that may be read; with :rw, also written. May be repeated; nothing else is served. Not required with
+    /// --forward or --config
     #[arg(long, value_name = "DIR[:rw]", required_unless_present_any = ["new_token", "one_shot", "config", "forward"])]
     root: Vec<OsString>,
 
@@ -116,6 +117,8 @@ pub(crate) struct AgentArgs {
 
 const USAGE: &str = "\
 ropewalk agent [OPTIONS] --root <DIR[:rw]>...
+       ropewalk agent [OPTIONS] --forward <HOST:PORT>...
+       ropewalk agent [OPTIONS] --config <FILE>
        ropewalk agent --new-token <FILE>";
 
 const EXAMPLES: &str = "\

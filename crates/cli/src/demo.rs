@@ -288,12 +288,14 @@ async fn demonstrate(folder: &Path, args: &DemoArgs, prepared: &Prepared) -> Res
         report: true,
         progress: args.progress,
     };
-    let (report, _) = run::carry_out(
-        Asked::Transfer(Box::new(request)),
-        &output,
-        &mut run::Printer::default(),
-    )
-    .await?;
+    let asked = Asked::Transfer(Box::new(request));
+    let last = |show: run::Transfer, report| {
+        show.leave();
+        report
+    };
+    let Some(report) = run::carry_out(asked, &output, last).await? else {
+        return Ok(ExitCode::from(EXIT_INTERRUPTED));
+    };
     sys::say(format_args!(
         "report\n{}",
         report::text(&report, true, &[]).trim_end()

@@ -24,11 +24,13 @@ mod mutate;
 mod options;
 mod plan;
 mod ports;
+mod print;
 mod progress;
 mod put;
 mod remains;
 mod report;
 mod run;
+mod screen;
 mod serve;
 mod service;
 mod shuffle;
@@ -203,7 +205,7 @@ fn misused(error: &clap::Error) -> ExitCode {
         let text = habit
             .as_deref()
             .unwrap_or(first.trim_start_matches("error: "));
-        run::print_refusal(ErrorKind::Usage, text);
+        print::print_refusal(ErrorKind::Usage, text);
     }
     match habit {
         Some(habit) => eprintln!("ropewalk: {}", escape::line(&habit)),
@@ -222,7 +224,7 @@ fn start(asked: Result<Asked>, output: &options::OutputArgs) -> ExitCode {
         },
         Err(error) if error.is::<transfer::BadSpec>() => {
             if output.json {
-                run::print_refusal(ErrorKind::Specification, &error.to_string());
+                print::print_refusal(ErrorKind::Specification, &error.to_string());
             }
             end(Err(error))
         }
@@ -248,7 +250,7 @@ fn transfer(args: &transfer::TransferArgs, matches: &clap::ArgMatches) -> ExitCo
             Ok(Some(status)) => return status,
             Err(error) => {
                 if args.output.json {
-                    run::print_refusal(ErrorKind::Refused, &with_causes(&error));
+                    print::print_refusal(ErrorKind::Refused, &with_causes(&error));
                 }
                 return end(Err(error));
             }
@@ -285,7 +287,7 @@ fn misuse(error: &anyhow::Error, output: &options::OutputArgs) -> ExitCode {
     let text = with_causes(error);
     if output.json {
         let first = text.lines().next().unwrap_or_default();
-        run::print_refusal(ErrorKind::Usage, first);
+        print::print_refusal(ErrorKind::Usage, first);
     }
     eprintln!("ropewalk: {}", escape::lines(&text));
     ExitCode::from(EXIT_USAGE)

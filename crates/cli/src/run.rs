@@ -1,23 +1,23 @@
 //! Carries out a request: events to the screen, signals to the master, the report at the end.
 
-use std::io::Write as _;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
-use ropewalk_master::Agents;
-use ropewalk_master::{Cancel, Members};
+use ropewalk_master::request::Request;
+use ropewalk_master::{Agents, Cancel, Members};
 use ropewalk_proto::codes::EXIT_INTERRUPTED;
-use ropewalk_proto::report::{ErrorKind, FORMAT_VERSION};
-use ropewalk_proto::report::{Event, Outcome, Report};
-use serde::Serialize;
-use tokio::signal::unix::{SignalKind, signal};
+use ropewalk_proto::report::{Event, Report};
 use tokio::sync::mpsc;
 
 use crate::desk::Desk;
 use crate::options::OutputArgs;
-use crate::progress::Progress;
+use crate::screen::{Screen, Show, Signals};
 use crate::wildcards::{Asked, Expand};
-use crate::{Usage, job, report};
+use crate::{Usage, job};
+
+mod show;
+
+pub(crate) use self::show::{Shown, Transfer, keeping};
 
 /// The runtime that drives control connections; data has threads of its own in the agents.
 pub(crate) fn runtime() -> Result<tokio::runtime::Runtime> {
@@ -27,36 +27,37 @@ pub(crate) fn runtime() -> Result<tokio::runtime::Runtime> {
     runtime.context("cannot start threads; raise the limit of processes (ulimit -u)")
 }
 
-/// Carries something out and shows its events until it has ended. The first signal cancels it, the second ends the process.
-pub(crate) async fn until_ended<E, R>(
+/// Carries something out, shows its events until it has ended, and then its end. The first signal cancels it, the second ends the
+/// process.
+///
+/// * `last`: shows the end, and gives the exit status.
+pub(crate) async fn until_ended<S: Show, R: Send + 'static>(
     running: impl Future<Output = R>,
-    mut events: mpsc::UnboundedReceiver<E>,
+    mut events: mpsc::UnboundedReceiver<S::Event>,
     cancel: &Cancel,
-    mut show: impl FnMut(&E),
-) -> Result<R> {
-    let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for Ctrl-C")?;
-    let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
+    show: S,
+    last: impl FnOnce(S, R) -> Result<ExitCode> + Send + 'static,
+) -> Result<ExitCode> {
+    let mut signals = Signals::listen()?;
+    let screen = Screen::start(show)?;
     tokio::pin!(running);
-    let mut signals = 0;
-    loop {
+    let result = loop {
         tokio::select! {
-            report = &mut running => {
-                while let Ok(event) = events.try_recv() {
-                    show(&event);
+            result = &mut running => break result,
+            Some(event) = events.recv() => screen.put(event),
+            count = signals.next() => {
+                if count > 1 {
+                    std::process::exit(EXIT_INTERRUPTED.into());
                 }
-                return Ok(report);
+                cancel.cancel();
             }
-            Some(event) = events.recv() => show(&event),
-            _ = interrupt.recv() => signals += 1,
-            _ = terminate.recv() => signals += 1,
         }
-        if signals > 0 {
-            cancel.cancel();
-        }
-        if signals > 1 {
-            std::process::exit(EXIT_INTERRUPTED.into());
-        }
+    };
+    while let Ok(event) = events.try_recv() {
+        screen.put(event);
     }
+    let ended = screen.end(&mut signals, |show| last(show, result)).await?;
+    ended.unwrap_or(Ok(ExitCode::from(EXIT_INTERRUPTED)))
 }
 
 /// Runs a transfer and prints what is asked for.
@@ -71,86 +72,101 @@ pub(crate) fn run(asked: Asked, output: &OutputArgs) -> Result<ExitCode> {
         ..output.clone()
     };
     let runtime = runtime()?;
-    let mut printer = Printer::default();
-    let (report, shown) = runtime.block_on(carry_out(asked, output, &mut printer))?;
+    let ended = runtime.block_on(carry_out(asked, output, Transfer::end))?;
     // Whatever a broken disk or name server still holds must not hold the command.
     runtime.shutdown_background();
-    let status = match report.outcome.exit_status() {
-        EXIT_INTERRUPTED => job::interrupted(),
-        status => status,
-    };
-    match output.json {
-        true => printer.print(&Event::Ended {
-            report: Box::new(report),
-        }),
-        false => report::print(&report, output, &shown),
-    }
-    match printer.failure {
-        Some(error) if status == 0 => Err(anyhow::Error::new(error)
-            .context("the transfer is done, but its events cannot be written to standard output")),
-        _ => Ok(ExitCode::from(status)),
-    }
+    ended.unwrap_or_else(|| Ok(ExitCode::from(job::interrupted())))
 }
 
-/// Events as JSON, or what a dry run lists, on standard output.
-#[derive(Debug, Default)]
-pub(crate) struct Printer {
-    // The first error, save a reader that has gone. It does not stop the transfer.
-    failure: Option<std::io::Error>,
+/// The loop around a transfer: what it says, and signals.
+struct Loop {
+    screen: Screen<Transfer>,
+    signals: Signals,
+    cancel: Cancel,
+    desk: Option<Desk>,
 }
 
-/// An event as one line of JSON, with the version of the format.
-fn line_of<E: Serialize>(event: &E) -> serde_json::Result<String> {
-    #[derive(Serialize)]
-    struct Line<'a, E> {
-        version: u32,
-        #[serde(flatten)]
-        event: &'a E,
-    }
-    let version = FORMAT_VERSION;
-    serde_json::to_string(&Line { version, event })
-}
-
-/// Prints an event as one line of JSON. A reader that has gone stops nothing.
-pub(crate) fn print_event<E: Serialize>(event: &E) -> std::io::Result<()> {
-    print_line(&line_of(event).map_err(std::io::Error::other)?)
-}
-
-fn print_line(line: &str) -> std::io::Result<()> {
-    let mut out = std::io::stdout().lock();
-    match writeln!(out, "{line}").and_then(|()| out.flush()) {
-        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
-        other => other,
-    }
-}
-
-impl Printer {
-    pub(crate) fn print(&mut self, event: &Event) {
-        if let Ok(line) = line_of(event) {
-            self.print_line(&line);
+impl Loop {
+    /// Carries something out to its end, and takes in all events of it. While nothing reads a list, it is not driven on, unless a signal ends it.
+    async fn until_ended<R>(
+        &mut self,
+        running: impl Future<Output = R>,
+        incoming: &mut mpsc::UnboundedReceiver<Event>,
+    ) -> R {
+        tokio::pin!(running);
+        let mut result = None;
+        loop {
+            let is_held = self.screen.is_full() && !self.signals.were_any();
+            if !is_held && let Some(ended) = result.take() {
+                match incoming.try_recv() {
+                    Ok(event) => self.handle(event),
+                    Err(_) => return ended,
+                }
+                result = Some(ended);
+                continue;
+            }
+            tokio::select! {
+                ended = &mut running, if !is_held && result.is_none() => result = Some(ended),
+                Some(event) = incoming.recv(), if !is_held => self.handle(event),
+                () = self.screen.space(), if is_held => {}
+                count = self.signals.next() => self.stop(count),
+            }
         }
     }
 
-    fn print_line(&mut self, line: &str) {
-        if let Err(error) = print_line(line) {
-            self.failure.get_or_insert(error);
+    fn handle(&self, event: Event) {
+        // A program that reads of a transfer in the output may ask for it at once.
+        if let Some(desk) = &self.desk {
+            desk.handle(&event);
         }
+        self.screen.put(Shown::Event(event));
+    }
+
+    /// Ends in order at the first signal and at once at the second: agents started by this process end with their standard input.
+    fn stop(&mut self, count: u32) {
+        job::stop();
+        if count > 1 {
+            drop(self.desk.take());
+            std::process::exit(job::interrupted().into());
+        }
+        let note = "stopping; press Ctrl-C again to quit at once";
+        self.screen.put(Shown::Note(note.to_owned()));
+        self.cancel.cancel();
+    }
+
+    /// Shows the rest, and the end.
+    async fn end<T: Send + 'static>(
+        self,
+        last: impl FnOnce(Transfer) -> T + Send + 'static,
+    ) -> Result<Option<T>> {
+        let Self {
+            screen,
+            mut signals,
+            desk,
+            ..
+        } = self;
+        drop(desk);
+        screen.end(&mut signals, last).await
     }
 }
 
-/// Runs a transfer and returns its report, and the notes that stand on the screen; shows progress as `output` says.
-pub(crate) async fn carry_out(
+/// Runs a transfer and shows it as `output` says. Gives what `last` makes of its report; `None` after a signal, where that is not read.
+///
+/// * `last`: shows the end.
+pub(crate) async fn carry_out<T: Send + 'static>(
     asked: Asked<'_>,
     output: &OutputArgs,
-    printer: &mut Printer,
-) -> Result<(Report, Vec<String>)> {
+    last: impl FnOnce(Transfer, Report) -> T + Send + 'static,
+) -> Result<Option<T>> {
     let (cancel, members) = (Cancel::new(), Members::new());
     let (events, mut incoming) = mpsc::unbounded_channel();
-    let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for Ctrl-C")?;
-    let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
-    let mut progress = Progress::new(output);
-    let mut signals = 0;
-    let (agents, request) = match asked {
+    let mut own = Loop {
+        signals: Signals::listen()?,
+        screen: Screen::start(Transfer::new(output))?,
+        cancel: cancel.clone(),
+        desk: None,
+    };
+    let (agents, mut request) = match asked {
         Asked::Transfer(request) => (Agents::default(), *request),
         Asked::Expand(expand) => {
             let Expand {
@@ -158,131 +174,41 @@ pub(crate) async fn carry_out(
                 options,
                 then,
             } = *expand;
-            let asking = Shown {
-                output,
-                is_one_copy: true,
-            };
             let expanding = ropewalk_master::expand(&nodes, &options, &events, &cancel);
-            tokio::pin!(expanding);
-            let expanded = loop {
-                tokio::select! {
-                    expanded = &mut expanding => break expanded,
-                    Some(event) = incoming.recv() => handle(&event, &asking, printer, &mut progress, None),
-                    _ = interrupt.recv() => stop(&mut signals, &mut progress, &cancel),
-                    _ = terminate.recv() => stop(&mut signals, &mut progress, &cancel),
-                }
-            };
-            match expanded {
+            match own.until_ended(expanding, &mut incoming).await {
                 Ok((agents, expansions)) => match then(&expansions) {
                     Ok(request) => (agents, request),
                     Err(error) => {
                         agents.leave().await;
+                        own.end(Transfer::leave).await?;
                         return Err(Usage(error).into());
                     }
                 },
-                Err(report) => return Ok((*report, progress.finish())),
+                Err(report) => return own.end(|show| last(show, *report)).await,
             }
         }
     };
-    let shown = Shown {
-        output,
-        is_one_copy: request
-            .nodes
-            .iter()
-            .filter(|node| !node.sinks.is_empty())
-            .count()
-            < 2,
-    };
-    let mut request = request;
+    if has_several_copies(&request) {
+        own.screen.put(Shown::SeveralCopies);
+    }
     if let Some(job) = job::as_job()? {
-        let own = request.options.limit;
-        request.options.limit = job.limit(own);
-        job.listen(own, cancel.clone(), members.clone());
+        let limit = request.options.limit;
+        request.options.limit = job.limit(limit);
+        job.listen(limit, cancel.clone(), members.clone());
     }
-    let desk = Desk::open(&request, cancel.clone(), members.clone());
-    let desk = match desk {
-        Ok(desk) => Some(desk),
-        Err(error) => {
-            progress.note(&format!(
-                "`ropewalk status` will not see this transfer: {error:#}"
-            ));
-            None
-        }
-    };
-    let running = ropewalk_master::run_with(agents, request, events, cancel.clone(), members);
-    tokio::pin!(running);
-    let report = loop {
-        let signalled = tokio::select! {
-            report = &mut running => break report,
-            Some(event) = incoming.recv() => {
-                handle(&event, &shown, printer, &mut progress, desk.as_ref());
-                false
-            }
-            _ = interrupt.recv() => true,
-            _ = terminate.recv() => true,
-        };
-        if signalled {
-            if signals > 0 {
-                drop(desk);
-                std::process::exit(job::interrupted().into());
-            }
-            stop(&mut signals, &mut progress, &cancel);
-        }
-    };
-    while let Ok(event) = incoming.try_recv() {
-        handle(&event, &shown, printer, &mut progress, desk.as_ref());
+    match Desk::open(&request, cancel.clone(), members.clone()) {
+        Ok(desk) => own.desk = Some(desk),
+        Err(error) => own.screen.put(Shown::Note(format!(
+            "`ropewalk status` will not see this transfer: {error:#}"
+        ))),
     }
-    Ok((report, progress.finish()))
+    let running = ropewalk_master::run_with(agents, request, events, cancel, members);
+    let report = own.until_ended(running, &mut incoming).await;
+    own.end(|show| last(show, report)).await
 }
 
-/// Ends in order at the first signal and at once at the second: agents started by this process end with their standard
-/// input.
-fn stop(signals: &mut u32, progress: &mut Progress, cancel: &Cancel) {
-    *signals += 1;
-    job::stop();
-    if *signals > 1 {
-        std::process::exit(job::interrupted().into());
-    }
-    progress.note("stopping; press Ctrl-C again to quit at once");
-    cancel.cancel();
-}
-
-/// How events are shown.
-struct Shown<'a> {
-    output: &'a OutputArgs,
-    /// Nodes need no name where there is one destination.
-    is_one_copy: bool,
-}
-
-fn handle(
-    event: &Event,
-    shown: &Shown<'_>,
-    printer: &mut Printer,
-    progress: &mut Progress,
-    desk: Option<&Desk>,
-) {
-    // A program that reads of a transfer in the output may ask for it at once.
-    if let Some(desk) = desk {
-        desk.handle(event);
-    }
-    if shown.output.json {
-        printer.print(event);
-    } else if !shown.output.quiet
-        && let Some(line) = report::listed_line(event, shown.is_one_copy)
-    {
-        printer.print_line(&line);
-    }
-    progress.handle(event);
-}
-
-/// The last event of a transfer that never became a request.
-pub(crate) fn print_refusal(kind: ErrorKind, error: &str) {
-    let report = Report {
-        error: Some(error.to_owned()),
-        error_kind: Some(kind),
-        ..Report::ended(Outcome::Refused)
-    };
-    Printer::default().print(&Event::Ended {
-        report: Box::new(report),
-    });
+/// Nodes need a name where there are several destinations.
+fn has_several_copies(request: &Request) -> bool {
+    let receivers = request.nodes.iter();
+    receivers.filter(|node| !node.sinks.is_empty()).count() > 1
 }

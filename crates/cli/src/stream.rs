@@ -374,19 +374,18 @@ pub(crate) fn carry(
         }
     };
     let runtime = runtime()?;
-    let report = runtime.block_on(carry_out(request, output))?;
+    let status = runtime.block_on(carry_out(request, output));
     runtime.shutdown_background();
-    show::end(&report, output)
+    status
 }
 
-async fn carry_out(request: StreamRequest, output: &OutputArgs) -> Result<StreamReport> {
+async fn carry_out(request: StreamRequest, output: &OutputArgs) -> Result<ExitCode> {
     let cancel = Cancel::new();
     let (events, incoming) = mpsc::unbounded_channel();
-    let mut show = Show::new(&request, output);
+    let show = Show::new(&request, output);
     let running = ropewalk_master::stream(request, events, cancel.clone());
-    let ended = until_ended(running, incoming, &cancel, |event| show.handle(event)).await;
-    show.finish();
-    ended
+    let last = |show: Show, report: StreamReport| show.end(&report);
+    until_ended(running, incoming, &cancel, show, last).await
 }
 
 /// Arguments of `ropewalk rank`.

@@ -175,19 +175,18 @@ pub(crate) fn run(args: &TunnelArgs) -> Result<ExitCode> {
         }
     };
     let runtime = runtime()?;
-    let report = runtime.block_on(carry_out(request, &args.output))?;
+    let status = runtime.block_on(carry_out(request, &args.output));
     runtime.shutdown_background();
-    show::end(&report, &args.output)
+    status
 }
 
-async fn carry_out(request: TunnelRequest, output: &OutputArgs) -> Result<TunnelReport> {
+async fn carry_out(request: TunnelRequest, output: &OutputArgs) -> Result<ExitCode> {
     let cancel = Cancel::new();
     let (events, incoming) = mpsc::unbounded_channel();
-    let mut show = Show::new(&request.node.name, output);
+    let show = Show::new(&request.node.name, output);
     let running = ropewalk_master::tunnel(request, events, cancel.clone());
-    let ended = until_ended(running, incoming, &cancel, |event| show.handle(event)).await;
-    show.finish();
-    ended
+    let last = |show: Show, report: TunnelReport| Ok(show.end(&report));
+    until_ended(running, incoming, &cancel, show, last).await
 }
 
 #[cfg(test)]

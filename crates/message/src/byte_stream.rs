@@ -9,6 +9,7 @@
 
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -45,7 +46,7 @@ const WINDOW_PART: u64 = 4;
 
 /// Any number of byte streams over one message socket.
 ///
-/// Both ends may open streams; the other end accepts them in order.
+/// Both ends may open streams ([`ByteStream::open_beside`] at the listening one); the other end accepts them in order.
 ///
 /// ```
 /// use std::io::{Read, Write};
@@ -121,6 +122,17 @@ fn socket_options(options: &Options) -> Options {
     }
 }
 
+fn open(hold: &Arc<Hold>, greeting: &[u8]) -> Result<ByteStream, MessageError> {
+    if greeting.len() > GREETING_MAX {
+        return Err(MessageError::Misuse(format!(
+            "a greeting of {} bytes is longer than the {GREETING_MAX} it may have",
+            greeting.len()
+        )));
+    }
+    let slot = hold.shared().open(greeting)?;
+    Ok(ByteStream::new(hold.clone(), slot, greeting.to_vec()))
+}
+
 impl ByteStreams {
     /// Connects to a [`ByteStreamListener`], as [`MessageSocket::connect`] does.
     ///
@@ -141,14 +153,7 @@ impl ByteStreams {
     /// [`MessageError::TooManyStreams`], [`MessageError::Misuse`] for a greeting that is too long, [`MessageError::Deadline`] when the peer
     /// acknowledges nothing of what is on its way for the [deadline](Options::deadline) of the socket, and what ends the socket.
     pub fn open(&self, greeting: &[u8]) -> Result<ByteStream, MessageError> {
-        if greeting.len() > GREETING_MAX {
-            return Err(MessageError::Misuse(format!(
-                "a greeting of {} bytes is longer than the {GREETING_MAX} it may have",
-                greeting.len()
-            )));
-        }
-        let slot = self.hold.shared().open(greeting)?;
-        Ok(ByteStream::new(self.hold.clone(), slot, greeting.to_vec()))
+        open(&self.hold, greeting)
     }
 
     /// Waits for a stream that the peer opens.
@@ -214,6 +219,15 @@ impl ByteStream {
     /// As [`MessageSocket::connect`].
     pub fn connect(addresses: &[SocketAddr], options: &Options) -> Result<Self, MessageError> {
         ByteStreams::connect(addresses, options)?.open(&[])
+    }
+
+    /// Opens another stream to the same peer, over the same socket, as [`ByteStreams::open`] does: the way in which a listening end opens
+    /// streams. The peer accepts it with [`ByteStreams::accept`], or at its listener; one that accepts none resets it.
+    ///
+    /// # Errors
+    /// As of [`ByteStreams::open`].
+    pub fn open_beside(&self, greeting: &[u8]) -> Result<ByteStream, MessageError> {
+        open(&self.hold, greeting)
     }
 
     /// What the opener said that the stream is for.
@@ -339,6 +353,13 @@ impl ByteStream {
     #[must_use]
     pub fn rails(&self) -> Vec<RailReport> {
         self.hold.shared().socket.rails()
+    }
+}
+
+/// Readable while streams of the peer wait to be accepted, as far as accepting has not found that none does; and when the socket is over.
+impl AsFd for ByteStreams {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.arrivals.as_fd()
     }
 }
 

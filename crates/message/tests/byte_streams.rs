@@ -95,6 +95,51 @@ impl Drop for Over<'_> {
     }
 }
 
+/// Either end opens streams: the listening one over the socket of a stream that it has accepted, and at the other end they are accepted; each
+/// way carries bytes, and a descriptor says that one is there.
+#[test]
+fn both_ends_open_streams() {
+    let (_near, far, streams, listener) = pair();
+    let readable = |most: &Timespec| {
+        let mut ready = [PollFd::new(&streams, PollFlags::IN)];
+        poll(&mut ready, Some(most)).unwrap() == 1
+    };
+    let at_once = Some(Instant::now());
+    assert!(matches!(
+        streams.accept_until(at_once),
+        Err(MessageError::Deadline)
+    ));
+    assert!(!readable(&Timespec::default()));
+    let most = Timespec {
+        tv_sec: PATIENCE.as_secs() as i64,
+        tv_nsec: 0,
+    };
+    for seed in 1..4 {
+        let opened = patient(far.open_beside(b"from the listening end").unwrap());
+        assert!(readable(&most));
+        let arrived = patient(streams.accept().unwrap());
+        assert_eq!(arrived.greeting(), b"from the listening end");
+        let serving = thread::spawn(move || serve_echo(arrived));
+        echo(&opened, seed, 200_003 * seed);
+        serving.join().unwrap();
+    }
+    // The same from the connecting end, and from a stream that was opened so.
+    let opened = far.open_beside(b"").unwrap();
+    let arrived = streams.accept().unwrap();
+    let next = patient(arrived.open_beside(b"back").unwrap());
+    let accepted = patient(listener.accept().unwrap());
+    assert_eq!(accepted.greeting(), b"back");
+    accepted.write(b"x").unwrap();
+    assert_eq!(next.read(&mut [0; 9]).unwrap(), 1);
+    let too_long = opened.open_beside(&[0; 1025]).unwrap_err();
+    assert!(too_long.to_string().contains("1025"), "{too_long}");
+    // Where nothing is accepted any more it is reset.
+    drop(streams);
+    let refused = patient(far.open_beside(b"").unwrap());
+    let error = refused.read(&mut [0; 9]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{error}");
+}
+
 /// Many streams over one socket, all at once and both ways, keep their bytes apart and in order, while a rail breaks again and again.
 #[test]
 fn many_streams_survive_rails_that_break() {

@@ -159,21 +159,18 @@ impl Parts {
         }
     }
 
-    /// Reads checked parts, one after the other.
-    pub(crate) fn read(&self, parts: &[Part], mut out: &mut [u8]) -> Result<(), Refusal> {
+    /// Appends the bytes of checked parts, one after the other.
+    pub(crate) fn append_to(&self, parts: &[Part], out: &mut Vec<u8>) -> Result<(), Refusal> {
         for part in parts {
-            let (mut here, rest) = out.split_at_mut(part.len as usize);
-            out = rest;
-            self.stretches(*part, |what, at, len| {
-                let (place, behind) = std::mem::take(&mut here).split_at_mut(len);
-                here = behind;
-                match what {
-                    What::Memory(buffer) => buffer.read(at, place).map_err(storage),
-                    What::File(file, from) => file
-                        .read_exact_at(place, from.saturating_add(at))
-                        .map_err(storage),
-                    What::Path(path, _) => Err(storage(path.display())),
+            self.stretches(*part, |what, at, len| match what {
+                What::Memory(buffer) => buffer.append_to(at, len as u64, out).map_err(storage),
+                What::File(file, from) => {
+                    let start = out.len();
+                    out.resize(start + len, 0);
+                    file.read_exact_at(&mut out[start..], from.saturating_add(at))
+                        .map_err(storage)
                 }
+                What::Path(path, _) => Err(storage(path.display())),
             })?;
         }
         Ok(())

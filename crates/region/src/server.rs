@@ -11,7 +11,7 @@ use parking_lot::{Condvar, Mutex};
 use ropewalk_message::{Listener, MessageError, MessageSocket, Options};
 use ropewalk_model::Range;
 use ropewalk_proto::region::frame::{
-    Frame, HEAD_LEN, MESSAGE_MAX, NAME_MAX, Part, Status, VERSION, data_of_zeros,
+    Frame, MESSAGE_MAX, NAME_MAX, Part, Status, VERSION, data_without_bytes,
 };
 use ropewalk_proto::region::{Rule, Signals};
 
@@ -410,8 +410,8 @@ fn get(served: &Served, answers: &mut Answers<'_>, id: u64, parts: &[Part]) -> R
         return Ok(answers.refuse(id, refusal)?);
     }
     let len = parts.iter().map(|part| part.len as usize).sum();
-    let mut answer = data_of_zeros(id, len);
-    match own.read(parts, &mut answer[HEAD_LEN..]) {
+    let mut answer = data_without_bytes(id, len);
+    match own.append_to(parts, &mut answer) {
         Ok(()) => answers.send(answer)?,
         Err(refusal) => answers.refuse(id, refusal)?,
     }

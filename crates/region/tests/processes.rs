@@ -11,8 +11,10 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use ropewalk_message::Options;
+use ropewalk_proto::region::REQUESTS_MAX;
 use ropewalk_region::{Exposed, Region, RegionError, RegionServer, Rule};
 use ropewalk_store::Buffer;
+use rustix::process::{Pid, Signal, kill_process};
 
 /// Longest wait: the machine may be busy.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -68,10 +70,26 @@ impl Node {
         }
     }
 
+    /// Stops it until what is returned is dropped.
+    fn stop(&self) -> Stopped {
+        let pid = Pid::from_raw(self.child.id() as i32).unwrap();
+        kill_process(pid, Signal::STOP).unwrap();
+        Stopped(pid)
+    }
+
     fn kill(&mut self) {
         // SIGKILL.
         self.child.kill().unwrap();
         self.child.wait().unwrap();
+    }
+}
+
+/// A process that is stopped.
+struct Stopped(Pid);
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        let _ = kill_process(self.0, Signal::CONT);
     }
 }
 
@@ -264,6 +282,39 @@ fn puts_are_read_after_a_fence() {
         .get_all_into(&[size - 2..size, 0..2], &mut ends)
         .unwrap();
     assert_eq!(ends, *b"yzab");
+}
+
+/// A fence holds a get back that another holder could serve at once. The put cannot leave: one of its two holders is stopped and has as many
+/// requests as one may have. Without the fence the get goes to the other holder, which has the bytes of before.
+#[test]
+fn a_fence_holds_gets_back_that_another_holder_could_serve() {
+    const ALONE: u64 = 100_000;
+    let nodes = [
+        Node::start("127.0.0.1:0 200000 all 0-200000"),
+        Node::start("127.0.0.1:0 200000 all 0-100000"),
+    ];
+    // A node that is stopped for long is no lost one.
+    let options = Options {
+        peer_timeout: PATIENCE,
+        ..options()
+    };
+    let region = Region::connect("data", &addresses(&nodes), &options).unwrap();
+    let stopped = nodes[0].stop();
+    let busy: Vec<_> = (0..REQUESTS_MAX as u64)
+        .map(|at| region.get_start(&[ALONE + at..ALONE + at + 1]).unwrap())
+        .collect();
+    // The other holder serves it now, too, and answers.
+    assert!(region.get(0..1000).unwrap() == bytes(0..1000));
+    let fresh: Vec<u8> = bytes(0..1000).iter().map(|byte| !byte).collect();
+    let put = region.put_start(0, fresh.clone()).unwrap();
+    region.fence();
+    let get = region.get_start(&[0..1000]).unwrap();
+    drop(stopped);
+    assert!(get.wait().unwrap() == fresh, "it was served before the put");
+    put.wait().unwrap();
+    for (at, get) in busy.into_iter().enumerate() {
+        assert_eq!(get.wait().unwrap(), [byte(ALONE + at as u64)]);
+    }
 }
 
 /// One process announces ranges, another waits for them; under the owner's rule it then sees what was put.

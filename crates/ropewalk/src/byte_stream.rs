@@ -16,7 +16,8 @@ use crate::{Error, MessageOptions};
 pub struct ByteStreamListener(ropewalk_message::ByteStreamListener);
 
 /// One connection over all rails to a [`ByteStreamListener`] or to another program's, with any number of byte streams; either end
-/// opens them.
+/// opens them, the listening one with [`ByteStream::open_beside`]. It has a descriptor that `poll` and `select` understand: readable when a stream
+/// of the peer can be accepted.
 #[derive(Debug)]
 pub struct ByteStreams(ropewalk_message::ByteStreams);
 
@@ -45,6 +46,12 @@ pub struct ByteStreams(ropewalk_message::ByteStreams);
 pub struct ByteStream(PolledByteStream);
 
 impl AsFd for ByteStreamListener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl AsFd for ByteStreams {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
@@ -144,6 +151,15 @@ impl ByteStream {
     /// As [`ByteStreams::connect`].
     pub fn connect(addresses: &[SocketAddr], options: &MessageOptions) -> Result<Self, Error> {
         Self::new(ropewalk_message::ByteStream::connect(addresses, options)?)
+    }
+
+    /// Opens another stream to the same peer over the same connection, from either end: the peer has it from [`ByteStreams::accept_for`], or from
+    /// its listener. A peer that accepts none resets it.
+    ///
+    /// # Errors
+    /// As of [`ByteStreams::open`].
+    pub fn open_beside(&self, greeting: &[u8]) -> Result<Self, Error> {
+        Self::new(self.0.stream().open_beside(greeting)?)
     }
 
     /// What the opener said that the stream is for.

@@ -137,6 +137,17 @@ impl Buffer {
         read.map_err(|Gone| BufferError::TakenBack { name: name() })
     }
 
+    /// Appends bytes of it to a vector, which need not be zeroed before. Not while a transfer writes them.
+    ///
+    /// # Errors
+    /// As [`Buffer::read`]; some of the bytes may have been appended.
+    pub fn append_to(&self, offset: u64, len: u64, out: &mut Vec<u8>) -> Result<(), BufferError> {
+        let name = String::new;
+        self.check_free(Range::new(offset, offset.saturating_add(len)))?;
+        let read = self.0.memory.append_to(offset, len, out);
+        read.map_err(|Gone| BufferError::TakenBack { name: name() })
+    }
+
     /// Whether it can be written.
     #[must_use]
     pub fn is_writable(&self) -> bool {

@@ -134,6 +134,14 @@ class ByteStream:
         """As `connect`, for event loops."""
         return await asyncio.to_thread(lambda: cls.connect(to, **options))
 
+    def open_beside(self, greeting: bytes = b"") -> ByteStream:
+        """Opens another stream to the same peer, over the same connection: the way in which the end that listens opens streams.
+
+        The peer has it from `ByteStreams.accept`, or from its listener; one that accepts none resets it.
+        """
+        with raised():
+            return ByteStream(self._stream.open_beside(greeting))
+
     @property
     def greeting(self) -> bytes:
         """What the end that opened the stream says it is for."""
@@ -308,10 +316,14 @@ class ByteStream:
 
 
 class ByteStreams:
-    """One connection over one or more interfaces to a listener, for up to 1024 byte streams, none of which slows another."""
+    """One connection over one or more interfaces to a listener, for up to 1024 byte streams, none of which slows another.
+
+    Both ends open streams: this one with `open`, the listening one with `ByteStream.open_beside`.
+    """
 
     def __init__(self, streams: _ropewalk.ByteStreams) -> None:
         self._streams = streams
+        self._turns = _Turns(streams.fileno)
 
     @classmethod
     def connect(
@@ -332,9 +344,26 @@ class ByteStreams:
         with raised():
             return ByteStream(self._streams.open(greeting))
 
+    def accept(self, timeout: float | None = None) -> ByteStream:
+        """Waits for a stream that the listening end opens. Raises `TimeoutError` where none was there for `timeout` seconds."""
+        with raised():
+            stream = self._streams.accept(timeout)
+        if stream is None:
+            raise TimeoutError(f"no byte stream was there for {timeout} s")
+        return ByteStream(stream)
+
+    async def accept_async(self) -> ByteStream:
+        """As `accept`, for event loops."""
+        return ByteStream(await self._turns.until(lambda: self._streams.accept(0)))
+
+    def fileno(self) -> int:
+        """The descriptor, readable when a stream can be accepted; -1 after `close`."""
+        return self._streams.fileno()
+
     def close(self) -> None:
-        """Opens no more streams; those that are open stay."""
+        """Opens and accepts no more streams; those that are open stay."""
         self._streams.close()
+        self._turns.closed()
 
     def __enter__(self) -> ByteStreams:
         return self

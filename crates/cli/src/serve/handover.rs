@@ -12,14 +12,13 @@ use ropewalk_proto::control::{ServeOption, ServeSubmit};
 use ropewalk_proto::handover::{self, KEY_LEN, Takes};
 use ropewalk_proto::queue::{Entry, State};
 use ropewalk_proto::report::Event;
-use tokio::signal::unix::{SignalKind, signal};
 
 use crate::options::OutputArgs;
-use crate::progress::Progress;
-use crate::run::{Printer, runtime};
+use crate::run::{Shown, Transfer, runtime};
+use crate::screen::{Screen, Signals};
 use crate::sys::{self, say};
 use crate::transfer::TransferArgs;
-use crate::{Unusable, escape, report};
+use crate::{Unusable, escape};
 
 /// Hands a specification over to the `serve` at its `master` row; `None` where nothing listens there.
 ///
@@ -124,66 +123,58 @@ async fn show(
     output: &OutputArgs,
 ) -> Result<ExitCode> {
     let at = &master.at;
-    let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for Ctrl-C")?;
-    let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
-    let mut printer = Printer::default();
-    if output.json {
-        printer.print(&Event::HandedOver {
-            job,
-            at: at.to_string(),
-        });
-    } else if !output.quiet {
+    if !output.json && !output.quiet {
         eprintln!(
             "ropewalk: job {job} of `ropewalk serve` at {at}; Ctrl-C ends this command, not the job"
         );
     }
-    let progress = std::cell::RefCell::new(Progress::new(output));
+    let mut signals = Signals::listen()?;
+    let screen = Screen::start(Transfer::new(output))?;
+    screen.put(Shown::Event(Event::HandedOver {
+        job,
+        at: at.to_string(),
+    }));
     let mut last: Option<Event> = None;
     let mut failures = 0;
     let mut handle = |entry: &Entry, event: Option<Event>| {
-        let mut progress = progress.borrow_mut();
         if entry.job.failures > failures {
-            progress.note(&failure(entry));
+            screen.put(Shown::Note(failure(entry)));
         }
         failures = entry.job.failures;
         match event {
             Some(event @ Event::Ended { .. }) => last = Some(event),
-            Some(event) => {
-                if output.json {
-                    printer.print(&event);
-                }
-                progress.handle(&event);
-            }
+            Some(event) => screen.put(Shown::Event(event)),
             None => {}
         }
     };
-    let mut note = |text: &str| progress.borrow_mut().note(text);
+    let mut note = |text: &str| screen.put(Shown::Note(text.to_owned()));
     let following = master.follow(job, Some(key), &mut handle, &mut note);
     let entry = tokio::select! {
-        entry = following => entry,
-        _ = interrupt.recv() => return Ok(left(at, job, output)),
-        _ = terminate.recv() => return Ok(left(at, job, output)),
+        entry = following => Some(entry),
+        _ = signals.next() => None,
     };
-    let shown = progress.into_inner().finish();
+    let Some(entry) = entry else {
+        let (text, is_quiet) = (left(at, job), output.quiet);
+        let leave = move |show: Transfer| {
+            show.leave();
+            if !is_quiet {
+                eprintln!("{text}");
+            }
+        };
+        screen.end(&mut signals, leave).await?;
+        return Ok(ExitCode::from(EXIT_INTERRUPTED));
+    };
     let report = report_of(&entry?, last);
-    match output.json {
-        true => printer.print(&Event::Ended {
-            report: Box::new(report.clone()),
-        }),
-        false => report::print(&report, output, &shown),
-    }
-    Ok(ExitCode::from(report.outcome.exit_status()))
+    let ended = screen.end(&mut signals, |show| show.end(report)).await?;
+    ended.unwrap_or(Ok(ExitCode::from(EXIT_INTERRUPTED)))
 }
 
-/// Stops following.
-fn left(at: &HostPort, job: u64, output: &OutputArgs) -> ExitCode {
-    if !output.quiet {
-        eprintln!(
-            "ropewalk: job {job} goes on at {at}; `ropewalk queue --at {at} --wait {job}` waits for it, `ropewalk queue --at {at} --cancel \
-             {job}` ends it"
-        );
-    }
-    ExitCode::from(EXIT_INTERRUPTED)
+/// The job is followed no more.
+fn left(at: &HostPort, job: u64) -> String {
+    format!(
+        "ropewalk: job {job} goes on at {at}; `ropewalk queue --at {at} --wait {job}` waits for it, `ropewalk queue --at {at} --cancel \
+         {job}` ends it"
+    )
 }
 
 /// What a failed run of a job that runs again says.

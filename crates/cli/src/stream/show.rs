@@ -4,7 +4,7 @@ use std::io::{IsTerminal as _, Write as _};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use ropewalk_master::{StreamEvent, StreamRequest};
 use ropewalk_model::{ByteRate, Bytes, format_bytes, format_seconds};
@@ -14,7 +14,9 @@ use serde::Serialize;
 
 use crate::escape;
 use crate::options::{OutputArgs, ProgressArg};
-use crate::run::print_event;
+use crate::print::{Printer, Taken};
+use crate::run;
+use crate::screen::{self, Keeping};
 
 /// Time between lines where there is no terminal.
 const LINE_EVERY: Duration = Duration::from_secs(1);
@@ -37,7 +39,8 @@ enum Printed<'a> {
 
 /// A stream while it runs.
 pub(super) struct Show {
-    is_json: bool,
+    output: OutputArgs,
+    printer: Printer,
     place: Place,
     // Bytes of each stage at the last event.
     before: (f64, Vec<u64>),
@@ -70,24 +73,27 @@ impl Show {
             }
         };
         Self {
-            is_json: output.json,
+            output: output.clone(),
+            printer: Printer::default(),
             place,
             before: (0.0, Vec::new()),
         }
     }
 
-    pub fn handle(&mut self, event: &StreamEvent) {
-        if self.is_json {
-            let printed = match event {
-                StreamEvent::Reaching(event) => print_event(event),
-                StreamEvent::Started { stream } => print_event(&Printed::Started { stream }),
-                StreamEvent::Progress { seconds, stages } => print_event(&Printed::Progress {
-                    seconds: *seconds,
-                    stages,
-                }),
-            };
-            // Said at the end, where the last line fails too.
-            drop(printed);
+    fn handle(&mut self, event: &StreamEvent) {
+        if self.output.json {
+            match event {
+                StreamEvent::Reaching(event) => self.printer.event(event),
+                StreamEvent::Started { stream } => {
+                    self.printer.event(&Printed::Started { stream });
+                }
+                StreamEvent::Progress { seconds, stages } => {
+                    self.printer.event(&Printed::Progress {
+                        seconds: *seconds,
+                        stages,
+                    });
+                }
+            }
         }
         match event {
             StreamEvent::Progress { seconds, stages } => self.progress(*seconds, stages),
@@ -141,42 +147,66 @@ impl Show {
         self.before = (seconds, bytes);
     }
 
-    pub fn finish(&mut self) {
+    /// The end: prints the report as it is asked for, and gives the exit status.
+    ///
+    /// # Errors
+    /// For a stream that is done: that its events could not be written.
+    pub fn end(mut self, report: &StreamReport) -> Result<ExitCode> {
         if let Place::Bars(bars) = &self.place {
             for bar in bars {
                 bar.finish_and_clear();
             }
         }
+        let status = ExitCode::from(report.outcome.exit_status());
+        if self.output.json {
+            self.printer.event(&Printed::Ended { report });
+            let printed = self.printer.end();
+            if report.outcome == Outcome::Done {
+                printed.context(
+                    "the stream is done, but its events cannot be written to standard output",
+                )?;
+            }
+            return Ok(status);
+        }
+        let text = match self.output.quiet {
+            true => error(report),
+            false => text(report, self.output.report),
+        };
+        let _ = std::io::stderr().lock().write_all(text.as_bytes());
+        Ok(status)
+    }
+}
+
+impl screen::Show for Show {
+    type Event = StreamEvent;
+
+    fn keeping(event: &StreamEvent) -> Keeping {
+        match event {
+            StreamEvent::Reaching(event) => run::keeping(event),
+            StreamEvent::Progress { .. } => Keeping::Newest(0),
+            StreamEvent::Started { .. } => Keeping::Each,
+        }
+    }
+
+    fn show(&mut self, event: StreamEvent) {
+        self.handle(&event);
+    }
+
+    fn omitted(&mut self, events: u64) {
+        if self.output.json {
+            self.printer.omitted(events);
+        }
+    }
+
+    fn taken(&self) -> Taken {
+        self.printer.taken()
     }
 }
 
 /// The last event of a stream that never became a request.
 pub(super) fn print_refusal(block_bytes: u64, kind: ErrorKind, error: &str) {
     let report = StreamReport::refused(block_bytes, kind, error.lines().next().unwrap_or_default());
-    drop(print_event(&Printed::Ended { report: &report }));
-}
-
-/// Prints the report as it is asked for.
-pub(super) fn end(report: &StreamReport, output: &OutputArgs) -> Result<ExitCode> {
-    let status = ExitCode::from(report.outcome.exit_status());
-    if output.json {
-        let printed = print_event(&Printed::Ended { report });
-        if report.outcome == Outcome::Done {
-            printed.map_err(|error| {
-                anyhow::Error::new(error).context(
-                    "the stream is done, but its report cannot be written to standard output",
-                )
-            })?;
-        }
-        return Ok(status);
-    }
-    let text = if output.quiet {
-        error(report)
-    } else {
-        text(report, output.report)
-    };
-    let _ = std::io::stderr().lock().write_all(text.as_bytes());
-    Ok(status)
+    Printer::default().event(&Printed::Ended { report: &report });
 }
 
 fn error(report: &StreamReport) -> String {

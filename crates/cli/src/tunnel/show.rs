@@ -4,7 +4,6 @@ use std::io::{IsTerminal as _, Write as _};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
 use indicatif::{ProgressBar, ProgressStyle};
 use ropewalk_master::TunnelEvent;
 use ropewalk_model::{ByteRate, format_bytes, format_seconds};
@@ -14,8 +13,9 @@ use serde::Serialize;
 
 use crate::escape;
 use crate::options::{OutputArgs, ProgressArg};
-use crate::run::print_event;
-use crate::sys::say;
+use crate::print::{Printer, Taken};
+use crate::run;
+use crate::screen::{self, Keeping};
 
 /// Time between lines where there is no terminal.
 const LINE_EVERY: Duration = Duration::from_secs(1);
@@ -43,16 +43,12 @@ enum Printed<'a> {
     },
 }
 
-/// What cannot be written stops no tunnel.
-fn print<E: Serialize>(event: &E) {
-    drop(print_event(event));
-}
-
 /// A tunnel while it runs.
 pub(super) struct Show {
     node: String,
-    is_json: bool,
-    is_quiet: bool,
+    output: OutputArgs,
+    // What cannot be written stops no tunnel.
+    printer: Printer,
     place: Place,
     // Seconds, and bytes both ways, at the last event.
     before: (f64, u64, u64),
@@ -80,43 +76,46 @@ impl Show {
         };
         Self {
             node: node.to_owned(),
-            is_json: output.json,
-            is_quiet: output.quiet,
+            output: output.clone(),
+            printer: Printer::default(),
             place,
             before: (0.0, 0, 0),
         }
     }
 
-    pub fn handle(&mut self, event: &TunnelEvent) {
-        if self.is_json {
-            match event {
-                TunnelEvent::Reaching(event) => print(event),
-                TunnelEvent::Started { forwards, rails } => {
-                    print(&Printed::Started { forwards, rails });
-                }
-                TunnelEvent::Progress {
-                    seconds,
-                    carried,
-                    rails,
-                } => print(&Printed::Progress {
-                    seconds: *seconds,
-                    carried,
-                    rails,
-                }),
-                TunnelEvent::Note { seconds, message } => print(&Printed::Note {
-                    seconds: *seconds,
-                    message,
-                }),
+    fn print(&mut self, event: &TunnelEvent) {
+        match event {
+            TunnelEvent::Reaching(event) => self.printer.event(event),
+            TunnelEvent::Started { forwards, rails } => {
+                self.printer.event(&Printed::Started { forwards, rails });
             }
+            TunnelEvent::Progress {
+                seconds,
+                carried,
+                rails,
+            } => self.printer.event(&Printed::Progress {
+                seconds: *seconds,
+                carried,
+                rails,
+            }),
+            TunnelEvent::Note { seconds, message } => self.printer.event(&Printed::Note {
+                seconds: *seconds,
+                message,
+            }),
+        }
+    }
+
+    fn handle(&mut self, event: &TunnelEvent) {
+        if self.output.json {
+            self.print(event);
         }
         match event {
-            TunnelEvent::Started { forwards, .. } if !self.is_json && !self.is_quiet => {
+            TunnelEvent::Started { forwards, .. } if !self.output.json && !self.output.quiet => {
                 for forward in forwards {
                     let (listen, target) = (forward.listen.join(" and "), &forward.target);
                     let node = escape::line(&self.node);
-                    say(format_args!(
-                        "listening on {listen}, to {target} from {node}"
-                    ));
+                    let line = format!("listening on {listen}, to {target} from {node}");
+                    self.printer.line(line);
                 }
             }
             TunnelEvent::Progress {
@@ -131,7 +130,7 @@ impl Show {
     }
 
     fn note(&self, message: &str) {
-        if self.is_quiet || self.is_json {
+        if self.output.quiet || self.output.json {
             return;
         }
         let line = format!("note: {}", escape::line(message));
@@ -172,10 +171,57 @@ impl Show {
         self.before = (seconds, carried.sent_bytes, carried.received_bytes);
     }
 
-    pub fn finish(&self) {
+    /// The end: prints the report as it is asked for, and gives the exit status.
+    pub fn end(mut self, report: &TunnelReport) -> ExitCode {
         if let Place::Bar(bar) = &self.place {
             bar.finish_and_clear();
         }
+        let status = ExitCode::from(report.outcome.exit_status());
+        if self.output.json {
+            self.printer.event(&Printed::Ended { report });
+            return status;
+        }
+        let text = match report.outcome {
+            Outcome::Cancelled if self.output.quiet => String::new(),
+            Outcome::Cancelled => summary(report, self.output.report),
+            _ => {
+                let error = report.error.as_deref().unwrap_or("unknown");
+                let word = match report.outcome {
+                    Outcome::Refused => "refused",
+                    _ => "error",
+                };
+                format!("ropewalk: {word}: {}\n", escape::lines(error))
+            }
+        };
+        let _ = std::io::stderr().lock().write_all(text.as_bytes());
+        status
+    }
+}
+
+impl screen::Show for Show {
+    type Event = TunnelEvent;
+
+    fn keeping(event: &TunnelEvent) -> Keeping {
+        match event {
+            TunnelEvent::Reaching(event) => run::keeping(event),
+            TunnelEvent::Progress { .. } => Keeping::Newest(0),
+            TunnelEvent::Started { .. } | TunnelEvent::Note { .. } => Keeping::Each,
+        }
+    }
+
+    fn show(&mut self, event: TunnelEvent) {
+        self.handle(&event);
+    }
+
+    fn omitted(&mut self, events: u64) {
+        match self.output.json {
+            true => self.printer.omitted(events),
+            false => self.note(&format!("{events} events were not shown")),
+        }
+    }
+
+    fn taken(&self) -> Taken {
+        self.printer.taken()
     }
 }
 
@@ -183,30 +229,7 @@ impl Show {
 pub(super) fn print_refusal(node: &str, kind: ErrorKind, error: &str) {
     let first = error.lines().next().unwrap_or_default();
     let report = TunnelReport::refused(node, kind, first);
-    print(&Printed::Ended { report: &report });
-}
-
-/// Prints the report as it is asked for.
-pub(super) fn end(report: &TunnelReport, output: &OutputArgs) -> Result<ExitCode> {
-    let status = ExitCode::from(report.outcome.exit_status());
-    if output.json {
-        print(&Printed::Ended { report });
-        return Ok(status);
-    }
-    let text = match report.outcome {
-        Outcome::Cancelled if output.quiet => String::new(),
-        Outcome::Cancelled => summary(report, output.report),
-        _ => {
-            let error = report.error.as_deref().unwrap_or("unknown");
-            let word = match report.outcome {
-                Outcome::Refused => "refused",
-                _ => "error",
-            };
-            format!("ropewalk: {word}: {}\n", escape::lines(error))
-        }
-    };
-    let _ = std::io::stderr().lock().write_all(text.as_bytes());
-    Ok(status)
+    Printer::default().event(&Printed::Ended { report: &report });
 }
 
 /// What a tunnel carried, and each of its rails where all is asked for.

@@ -87,12 +87,13 @@ impl Cluster {
         let address = |host: &str| self.lab.address(host).to_string();
         let mut text = format!(
             "ClusterName=lab\nSlurmctldHost={HEAD}({})\nSlurmUser=root\nAuthType=auth/munge\nCredType=cred/munge\n\
-             AuthInfo=socket=/cluster/munge.socket\nStateSaveLocation=/cluster/state\n\
+             AuthInfo=socket=/cluster/munge.socket,cred_expire=5\nStateSaveLocation=/cluster/state\n\
              SlurmdSpoolDir=/cluster/spool-%n\nSlurmctldPidFile=/cluster/slurmctld.pid\n\
              SlurmdPidFile=/cluster/slurmd-%n.pid\nProctrackType=proctrack/linuxproc\nTaskPlugin=task/none\n\
              SwitchType=switch/none\nMpiDefault=none\nReturnToService=2\nKillWait=10\nSchedulerType=sched/builtin\n\
              SelectType=select/cons_tres\nJobAcctGatherType=jobacct_gather/none\n\
-             AccountingStorageType=accounting_storage/none\nSlurmctldParameters=idle_on_node_suspend\n",
+             AccountingStorageType=accounting_storage/none\nSlurmctldParameters=idle_on_node_suspend\n\
+             PreemptType=preempt/partition_prio\nPreemptMode=REQUEUE\nSchedulerParameters=sched_interval=2\n",
             address(HEAD)
         );
         for node in NODES {
@@ -101,7 +102,9 @@ impl Cluster {
                 address(node)
             );
         }
-        text += "PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP\n";
+        // Jobs of one displace those of the other, which are started again afterwards.
+        text += "PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP PriorityTier=1\n\
+                 PartitionName=urgent Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=2\n";
         std::fs::write(self.path("slurm.conf"), text).unwrap();
         std::fs::write(self.path("cgroup.conf"), "CgroupPlugin=cgroup/v1\n").unwrap();
         std::fs::create_dir(self.path("state")).unwrap();
@@ -179,7 +182,18 @@ impl Cluster {
         let mut all = vec!["--parsable", "--nodes=4", output, "--error=/cluster/%j.err"];
         all.push(&script);
         all.extend(words);
-        let submitted = self.run("sbatch", &all);
+        self.hand_in(&all)
+    }
+
+    /// Hands in a job that does nothing, wants all nodes for itself, and displaces others; its number.
+    pub fn submit_urgent(&self) -> String {
+        let words =
+            "--parsable --partition=urgent --nodes=4 --exclusive --output=/dev/null --wrap=true";
+        self.hand_in(&words.split(' ').collect::<Vec<_>>())
+    }
+
+    fn hand_in(&self, words: &[&str]) -> String {
+        let submitted = self.run("sbatch", words);
         let said = String::from_utf8_lossy(&submitted.stderr);
         assert!(submitted.status.success(), "{said}");
         String::from_utf8_lossy(&submitted.stdout).trim().to_owned()

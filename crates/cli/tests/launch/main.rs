@@ -6,6 +6,7 @@ mod cluster;
 mod common;
 mod mpi;
 
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use cluster::{Cluster, NODES};
@@ -164,6 +165,110 @@ fn what_a_job_cannot_do_is_said() {
         said.contains("All nodes need the program /no/ropewalk"),
         "{said}"
     );
+    // One that only one of them lacks: at once, though the others' agents run.
+    for node in ["node1", "node2", "node4"] {
+        let own = cluster.lab.path_in(node, "/data/ropewalk");
+        std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_ropewalk"), own).unwrap();
+    }
+    let job = cluster.submit(
+        "broadcast",
+        &[
+            "/cluster/set",
+            "/data/set",
+            "--remote-path",
+            "/data/ropewalk",
+        ],
+    );
+    assert_eq!(cluster.end(&job), "FAILED");
+    let (_, said) = cluster.said(&job);
+    assert!(
+        said.contains("node3:\nits agent has ended: Exited with exit code 2"),
+        "{said}"
+    );
+    assert!(
+        said.contains("All nodes need the program /data/ropewalk"),
+        "{said}"
+    );
     assert!(!cluster.path("results").exists());
+    assert_gone(&agents());
+}
+
+/// A stand-in for `srun` says that the program is missing on one node, while the other one's agent runs.
+#[test]
+fn a_node_without_the_program_is_named_at_once() {
+    let place = Place::new();
+    std::fs::write(place.path("set"), b"x").unwrap();
+    let script = "#!/bin/sh\n\
+        while [ \"$1\" != agent ]; do program=$1; shift; done\n\
+        echo 'slurmstepd: error: execve(): /x/ropewalk: No such file or directory' >&2\n\
+        echo 'srun: error: node2: task 1: Exited with exit code 2' >&2\n\
+        export SLURMD_NODENAME=127.0.0.1\n\
+        exec \"$program\" \"$@\"\n";
+    std::fs::create_dir(place.path("bin")).unwrap();
+    std::fs::write(place.path("bin/srun"), script).unwrap();
+    let executable = std::fs::Permissions::from_mode(0o755);
+    std::fs::set_permissions(place.path("bin/srun"), executable).unwrap();
+    let mut command = place.command();
+    command
+        .env("PATH", format!("{}:/usr/bin:/bin", place.text("bin")))
+        .env("SLURM_JOB_ID", "7")
+        .env("SLURM_JOB_NODELIST", "127.0.0.1,node2");
+    command.args(["copy", "--launch", "slurm", "--json", "set"]);
+    command.arg("127.0.0.1,node2:copy");
+    let ran = Ran(command.output().unwrap()).assert_status(4);
+    let error = ran.error();
+    assert!(
+        error.starts_with(
+            "node2:\nits agent has ended: Exited with exit code 2\nslurmstepd: error: execve()"
+        ),
+        "{error}"
+    );
+    assert!(error.contains("All nodes need the program"), "{error}");
+    assert_gone(&agents());
+}
+
+/// A job that another one displaces ends in order. Slurm starts it again afterwards, and it goes on with what was safe.
+#[test]
+fn a_preempted_job_goes_on() {
+    let Some(cluster) = Cluster::start("a_preempted_job_goes_on") else {
+        return;
+    };
+    let size: u64 = 48 << 20;
+    std::fs::create_dir(cluster.path("set")).unwrap();
+    for at in 0..6 {
+        let part = bytes(size as usize / 6, at + 1);
+        std::fs::write(cluster.path(&format!("set/f{at}")), part).unwrap();
+    }
+    let words = ["/cluster/set", "/data/set", "--json", "--limit", "200Mbit"];
+    let job = cluster.submit("broadcast", &words);
+    wait_for("bytes that are safe", || {
+        let (events, said) = cluster.said(&job);
+        assert_ne!(cluster.state(&job), "FAILED", "{said}");
+        events
+            .iter()
+            .any(|event| delivered(event) > size)
+            .then_some(())
+    });
+    let urgent = cluster.submit_urgent();
+    assert_eq!(cluster.end(&urgent), "COMPLETED");
+    let report = cluster.report(&job);
+    let (events, said) = cluster.said(&job);
+    // It ran twice.
+    let planned = events.iter().filter(|event| event["event"] == "planned");
+    assert_eq!(planned.count(), 2, "{said}");
+    let count = |field: &Value| field.as_u64().unwrap();
+    let (moved, all) = (count(&report["delivered_bytes"]), 4 * size);
+    let landing = &report["landing"];
+    let earlier = count(&landing["resumed_bytes"]) + count(&landing["unchanged_bytes"]);
+    assert!(
+        moved <= all - size / 2 && moved + earlier == all,
+        "{moved} of {all} were sent again, {earlier} taken over; it said: {said}"
+    );
+    for node in NODES {
+        let copy = cluster.lab.path_in(node, "/data/set");
+        assert_same_tree(&cluster.path("set"), &copy);
+        let left = temporary(&cluster.lab.path_in(node, "/data"));
+        assert!(left.is_empty(), "{left:?}");
+    }
     assert_gone(&agents());
 }

@@ -23,7 +23,7 @@ use ropewalk_proto::version::version;
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
-use tokio::sync::{oneshot, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
 use super::start::{self, failed};
@@ -158,15 +158,20 @@ fn begin(
             hold: hold.clone(),
         });
     }
+    let (said, errors) = start::Said::listen_along(child.stderr.take());
     let launch = Launch {
         launcher,
         program: program(options).to_owned(),
-        said: Some(start::Said::listen(child.stderr.take(), false)),
+        said: Some(said),
         child,
         waiting,
     };
     let greeting = greeting(&secret, seats);
-    tokio::spawn(launch.run(input, output, greeting, released, over));
+    let heard = Heard {
+        output: BufReader::new(output),
+        errors,
+    };
+    tokio::spawn(launch.run(input, heard, greeting, released, over));
     Ok(places)
 }
 
@@ -208,17 +213,26 @@ struct Launch {
     waiting: BTreeMap<String, oneshot::Sender<Answer>>,
 }
 
+/// What a launcher says.
+struct Heard {
+    output: BufReader<ChildStdout>,
+    errors: mpsc::Receiver<String>,
+}
+
 impl Launch {
     async fn run(
         mut self,
         mut input: ChildStdin,
-        output: ChildStdout,
+        heard: Heard,
         greeting: String,
         mut released: oneshot::Receiver<Infallible>,
         over: watch::Sender<bool>,
     ) {
         let until = Instant::now() + START_TIMEOUT;
-        let mut output = BufReader::new(output);
+        let Heard {
+            mut output,
+            mut errors,
+        } = heard;
         let mut line = Vec::new();
         let mut is_written = false;
         let mut written = 0;
@@ -231,6 +245,7 @@ impl Launch {
                     is_written = written == greeting.len();
                 }
                 () = tokio::time::sleep_until(until), if !self.waiting.is_empty() => self.give_up(),
+                Some(line) = errors.recv() => self.hear_error(&line),
                 read = read_line(&mut output, &mut line) => {
                     if !matches!(read, Ok(1..)) {
                         return self.ended(over).await;
@@ -279,6 +294,22 @@ impl Launch {
             && let Some(said) = self.said.take()
         {
             said.pass_on();
+        }
+    }
+
+    /// Takes in a line of the launcher's standard error: of nodes on which no agent runs nothing more is waited for.
+    fn hear_error(&mut self, line: &str) {
+        let Some((nodes, reason)) = words::ended(line) else {
+            return;
+        };
+        for node in nodes {
+            let Some(answer) = self.waiting.remove(&node) else {
+                continue;
+            };
+            let said = self.said.as_ref().map(start::Said::so_far);
+            let said = said.unwrap_or_default();
+            let text = words::explain_node(&reason, &self.program, &said);
+            let _ = answer.send(Err(failed(text)));
         }
     }
 

@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 use ropewalk_pipe::{Pipe, Side};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader};
 use tokio::process::{Child, ChildStderr, Command};
+use tokio::sync::mpsc;
 
 use super::greet::{Greeting, Ready, greet};
 use super::ranks::Seat;
@@ -27,6 +28,9 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// What is kept of standard error until the agent is up.
 const SAID_MAX: usize = 8 << 10;
+
+/// Lines of standard error that may wait for the one that listens to them.
+const LINES_MAX: usize = 64;
 
 /// An agent that ended without being up: time for its last words to come.
 const LAST_WORDS: Duration = Duration::from_secs(2);
@@ -159,9 +163,33 @@ struct Kept {
     is_passed_on: bool,
 }
 
+impl Kept {
+    fn add(&mut self, line: &[u8]) {
+        if self.is_passed_on {
+            show(line);
+        }
+        let room = SAID_MAX.saturating_sub(self.text.len());
+        self.text.extend(&line[..line.len().min(room)]);
+    }
+}
+
 impl Said {
     /// * `at_once`: passed on from the beginning, too: a person needs to see it.
     pub fn listen(stderr: Option<ChildStderr>, at_once: bool) -> Self {
+        Self::keep(stderr, at_once, None)
+    }
+
+    /// The same, and each line also goes to one that listens; it is kept before.
+    pub fn listen_along(stderr: Option<ChildStderr>) -> (Self, mpsc::Receiver<String>) {
+        let (lines, heard) = mpsc::channel(LINES_MAX);
+        (Self::keep(stderr, false, Some(lines)), heard)
+    }
+
+    fn keep(
+        stderr: Option<ChildStderr>,
+        at_once: bool,
+        lines: Option<mpsc::Sender<String>>,
+    ) -> Self {
         let kept = Kept {
             text: Vec::new(),
             is_passed_on: at_once,
@@ -178,12 +206,13 @@ impl Said {
                 if !matches!(read, Ok(1..)) {
                     return;
                 }
-                let mut kept = kept.lock();
-                if kept.is_passed_on {
-                    show(&line);
+                kept.lock().add(&line);
+                if let Some(lines) = &lines {
+                    // It may have stopped listening.
+                    let _ = lines
+                        .send(String::from_utf8_lossy(&line).into_owned())
+                        .await;
                 }
-                let room = SAID_MAX.saturating_sub(kept.text.len());
-                kept.text.extend(&line[..line.len().min(room)]);
             }
         });
         Self { shared, task }

@@ -239,12 +239,10 @@ fn put_range(bytes: &mut Vec<u8>, range: Range) {
     bytes.extend(range.end.to_le_bytes());
 }
 
-/// A DATA of so many zeros, to be filled from [`HEAD_LEN`] on.
+/// A DATA without its bytes, which are appended: so many.
 #[must_use]
-pub fn data_of_zeros(id: u64, len: usize) -> Vec<u8> {
-    let mut bytes = head(4, 0, 0, len, id, 0);
-    bytes.resize(HEAD_LEN + len, 0);
-    bytes
+pub fn data_without_bytes(id: u64, len: usize) -> Vec<u8> {
+    head(4, 0, 0, len, id, 0)
 }
 
 /// A PUT without its bytes, which are appended: as many as its parts have together.
@@ -295,7 +293,7 @@ impl Frame<'_> {
                 bytes
             }
             Self::Data { id, bytes: data } => {
-                let mut bytes = head(4, 0, 0, data.len(), *id, 0);
+                let mut bytes = data_without_bytes(*id, data.len());
                 bytes.extend(*data);
                 bytes
             }

@@ -91,6 +91,17 @@ impl Memory {
         }
     }
 
+    /// Appends `len` bytes from `at` on to a vector; after an error some may be there.
+    pub(super) fn append_to(&self, at: u64, len: u64, out: &mut Vec<u8>) -> Result<(), Gone> {
+        match self {
+            Self::Shared(_) => {
+                out.extend_from_slice(self.in_place(at, len)?);
+                Ok(())
+            }
+            Self::Lent(lent) => lent.append_to(at, len, out),
+        }
+    }
+
     /// Copies bytes to `at`. Shared memory is never written.
     pub(super) fn write(&self, at: u64, bytes: &[u8]) -> Result<(), Gone> {
         match self {
@@ -187,6 +198,14 @@ impl Lent {
         })
     }
 
+    fn append_to(&self, at: u64, len: u64, out: &mut Vec<u8>) -> Result<(), Gone> {
+        let len = usize::try_from(len).map_err(|_| Gone)?;
+        self.each(at, len, |from, _, count| {
+            // SAFETY: `each` gives `count` bytes, which nothing writes meanwhile, as for `read`.
+            out.extend_from_slice(unsafe { std::slice::from_raw_parts(from, count) });
+        })
+    }
+
     fn write(&self, at: u64, bytes: &[u8]) -> Result<(), Gone> {
         if self.chunks.is_empty() && !bytes.is_empty() {
             return Err(Gone);
@@ -232,10 +251,16 @@ mod tests {
         let mut out = [9; 6];
         memory.read(CHUNK_LEN - 3, &mut out).unwrap();
         assert_eq!(out, [0, 1, 2, 3, 4, 0]);
+        let mut appended = vec![9];
+        memory.append_to(CHUNK_LEN - 3, 6, &mut appended).unwrap();
+        assert_eq!(appended, [9, 0, 1, 2, 3, 4, 0]);
         for at in [CHUNK_LEN + 99, u64::MAX] {
             assert!(memory.write(at, &[1, 1]).is_err());
             assert!(memory.read(at, &mut out[..2]).is_err());
+            assert!(memory.append_to(at, 2, &mut appended).is_err());
         }
+        assert!(memory.append_to(0, u64::MAX, &mut appended).is_err());
+        assert_eq!(appended.len(), 7);
         assert!(memory.in_place(0, 5).unwrap().is_empty());
         let bytes = memory.close();
         assert_eq!(bytes[CHUNK - 2..CHUNK + 2], [1, 2, 3, 4]);
@@ -270,7 +295,12 @@ mod tests {
         let memory = Memory::shared(bytes.clone());
         assert!(std::ptr::eq(memory.in_place(0, 3).unwrap(), &*bytes));
         assert!(memory.in_place(2, 2).is_err() && memory.write(0, &[1]).is_err());
+        let mut out = Vec::new();
+        memory.append_to(1, 2, &mut out).unwrap();
+        assert_eq!(out, [2, 3]);
+        assert!(memory.append_to(2, 2, &mut out).is_err());
         memory.close();
+        assert!(memory.append_to(0, 1, &mut out).is_err());
         assert!(memory.in_place(0, 1).is_err() && memory.read(0, &mut [0]).is_err());
     }
 

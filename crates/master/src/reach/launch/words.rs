@@ -3,6 +3,7 @@
 use std::ffi::{OsStr, OsString};
 
 use ropewalk_lane::mpi::Implementation;
+use ropewalk_model::host_list;
 
 /// One step on all of these nodes, beside the steps and the script of the job: it shares their processors, is bound to none, and
 /// neither a node nor an agent that ends takes the others with it.
@@ -61,19 +62,77 @@ pub(super) fn mpirun(
     words
 }
 
+/// What `srun` puts before its errors.
+const SRUN_ERROR: &str = "srun: error: ";
+
+/// How it ends where the program is not there (ENOENT), whose message may be on its way still.
+const NOT_FOUND: &str = "Exited with exit code 2";
+
+/// Nodes on which a task has ended, or was not started, as a line of `srun`'s standard error says, and why.
+///
+/// ```text
+///  srun: error: node[3,5-6]: tasks 2,4-5: Exited with exit code 2
+///  srun: error: Task launch for StepId=7.0 failed on node node3: Unable to create step
+///  srun: error: Node failure on node3
+/// ```
+pub(super) fn ended(line: &str) -> Option<(Vec<String>, String)> {
+    let (_, said) = line.trim_end().split_once(SRUN_ERROR)?;
+    let (nodes, reason) = if let Some(nodes) = said.strip_prefix("Node failure on ") {
+        (nodes, "the node failed")
+    } else if let Some((_, rest)) = said.split_once(" failed on node ") {
+        rest.split_once(": ")?
+    } else {
+        let (nodes, rest) = said.split_once(": task")?;
+        let (tasks, reason) = rest.split_once(": ")?;
+        let tasks = tasks.strip_prefix('s').unwrap_or(tasks);
+        let are_tasks = tasks
+            .trim_start()
+            .starts_with(|one: char| one.is_ascii_digit());
+        are_tasks.then_some((nodes, reason))?
+    };
+    let nodes = host_list::expand(nodes).ok()?;
+    Some((nodes, reason.to_owned()))
+}
+
+/// Why no agent runs on a node of a launch whose others may run.
+///
+/// * `reason`: what the launcher says of it.
+/// * `said`: all of its standard error so far.
+pub(super) fn explain_node(reason: &str, program: &OsStr, said: &str) -> String {
+    // What programs say has no node's name: it may be another one's.
+    let others = said.lines().map(str::trim);
+    let others = others.filter(|line| !line.is_empty() && !line.contains(SRUN_ERROR));
+    let mut text = format!("its agent has ended: {reason}");
+    for line in others {
+        text += &format!("\n{line}");
+    }
+    if is_missed(program, said) || reason.ends_with(NOT_FOUND) {
+        text += &advice(program);
+    }
+    text
+}
+
+/// Whether a launcher says that the program is not there.
+fn is_missed(program: &OsStr, said: &str) -> bool {
+    said.contains("execve") || said.contains(&*program.to_string_lossy())
+}
+
+fn advice(program: &OsStr) -> String {
+    format!(
+        "\nAll nodes need the program {}; put it on a file system that they share, or copy it to each (sbcast) and name it with \
+         --remote-path",
+        program.to_string_lossy()
+    )
+}
+
 /// Why a launcher that has ended has started no agent.
 ///
 /// * `status`: its exit status, where it has one.
 /// * `said`: its standard error.
 pub(super) fn explain(launcher: &str, program: &OsStr, status: Option<i32>, said: &str) -> String {
     let said = said.trim();
-    let is_missed = said.contains("execve") || said.contains(&*program.to_string_lossy());
-    let advice = match is_missed {
-        true => format!(
-            "\nAll nodes need the program {}; put it on a file system that they share, or copy it to each (sbcast) and name it with \
-             --remote-path",
-            program.display()
-        ),
+    let advice = match is_missed(program, said) {
+        true => advice(program),
         false => String::new(),
     };
     match (said.is_empty(), status) {
@@ -110,6 +169,65 @@ mod tests {
         assert_eq!(
             mpirun(Implementation::Mpich),
             "mpirun -bind-to none -hosts node1 -n 1 /opt/ropewalk agent --one-shot --launched 0 --ports 7-9"
+        );
+    }
+
+    /// The lines of `srun` that say that no agent runs somewhere; those of programs, and others of its own, do not.
+    #[test]
+    fn ends_on_nodes_are_read() {
+        let ended = |line: &str| {
+            let (nodes, reason) = ended(line)?;
+            Some(format!("{}: {reason}", nodes.join(" ")))
+        };
+        for (line, found) in [
+            (
+                "srun: error: node3: task 2: Exited with exit code 2\n",
+                "node3: Exited with exit code 2",
+            ),
+            (
+                "srun: error: node[1,3-4]: tasks 0,2-3: Exited with exit code 127",
+                "node1 node3 node4: Exited with exit code 127",
+            ),
+            ("srun: error: n1: task 0: Killed", "n1: Killed"),
+            (
+                "0: srun: error: Task launch for StepId=7.0 failed on node n2: Invalid job credential",
+                "n2: Invalid job credential",
+            ),
+            (
+                "srun: error: Node failure on node[1-2]",
+                "node1 node2: the node failed",
+            ),
+        ] {
+            assert_eq!(ended(line).as_deref(), Some(found), "{line}");
+        }
+        for line in [
+            "slurmstepd: error: execve(): /x/ropewalk: No such file or directory",
+            "ropewalk: node3: task 2: Exited with exit code 2",
+            "srun: error: Unable to create step for job 7: Invalid node name specified",
+            "srun: error: node3: tasks of others: are none",
+            "srun: error: node[3: task 2: Killed",
+            "srun: job 7 queued and waiting for resources",
+        ] {
+            assert_eq!(ended(line), None, "{line}");
+        }
+    }
+
+    /// A node without the program is named with what its launcher and programs said; other failures need no advice.
+    #[test]
+    fn a_node_without_an_agent_is_explained() {
+        let program = OsStr::new("/x/ropewalk");
+        let said = "slurmstepd: error: execve(): /x/ropewalk: No such file or directory\n\
+                    srun: error: node3: task 2: Exited with exit code 2\n";
+        let text = explain_node("Exited with exit code 2", program, said);
+        let begin = "its agent has ended: Exited with exit code 2\nslurmstepd: error: execve(): /x/ropewalk: No such file or directory\n\
+                     All nodes need the program /x/ropewalk;";
+        assert!(text.starts_with(begin), "{text}");
+        let early = explain_node("Exited with exit code 2", program, "");
+        assert!(early.contains("--remote-path"), "{early}");
+        let killed = "srun: error: node3: task 2: Killed\n";
+        assert_eq!(
+            explain_node("Killed", program, killed),
+            "its agent has ended: Killed"
         );
     }
 

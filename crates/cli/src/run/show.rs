@@ -1,0 +1,141 @@
+//! What is shown of a transfer: events as JSON or a list on standard output, progress on standard error, the report at the end.
+
+use std::process::ExitCode;
+
+use anyhow::{Context as _, Result};
+use ropewalk_proto::codes::EXIT_INTERRUPTED;
+use ropewalk_proto::report::{Event, Report};
+
+use crate::options::OutputArgs;
+use crate::print::{Printer, Taken};
+use crate::progress::Progress;
+use crate::screen::{Keeping, Show};
+use crate::{job, report};
+
+/// What a transfer's command has to show.
+pub(crate) enum Shown {
+    /// What happened.
+    Event(Event),
+    /// A remark of the command itself.
+    Note(String),
+    /// There are several destinations: what is listed names them.
+    SeveralCopies,
+}
+
+/// Shows a transfer as its options say.
+pub(crate) struct Transfer {
+    output: OutputArgs,
+    printer: Printer,
+    progress: Progress,
+    is_one_copy: bool,
+}
+
+impl Transfer {
+    pub fn new(output: &OutputArgs) -> Self {
+        Self {
+            output: output.clone(),
+            printer: Printer::default(),
+            progress: Progress::new(output),
+            is_one_copy: true,
+        }
+    }
+
+    /// Takes progress off the screen.
+    pub fn leave(self) {
+        self.progress.finish();
+    }
+
+    /// The end: prints the report as it is asked for, and gives the exit status.
+    ///
+    /// # Errors
+    /// For a transfer that is done: that its events could not be written.
+    pub fn end(self, report: Report) -> Result<ExitCode> {
+        let Self {
+            output,
+            mut printer,
+            progress,
+            ..
+        } = self;
+        let shown = progress.finish();
+        let status = match report.outcome.exit_status() {
+            EXIT_INTERRUPTED => job::interrupted(),
+            status => status,
+        };
+        match output.json {
+            true => printer.event(&Event::Ended {
+                report: Box::new(report),
+            }),
+            false => report::print(&report, &output, &shown),
+        }
+        let printed = printer.end();
+        if status == 0 {
+            printed.context(
+                "the transfer is done, but its events cannot be written to standard output",
+            )?;
+        }
+        Ok(ExitCode::from(status))
+    }
+
+    fn event(&mut self, event: &Event) {
+        if self.output.json {
+            self.printer.event(event);
+        } else if !self.output.quiet
+            && let Some(line) = report::listed_line(event, self.is_one_copy)
+        {
+            self.printer.line(line);
+        }
+        self.progress.handle(event);
+    }
+}
+
+/// What becomes of a transfer's event while readers take nothing.
+pub(crate) fn keeping(event: &Event) -> Keeping {
+    match event {
+        Event::Progress { .. } => Keeping::Newest(0),
+        Event::Comparing { .. } => Keeping::Newest(1),
+        Event::Awaiting { .. } => Keeping::Newest(2),
+        Event::Waiting { .. } => Keeping::Newest(3),
+        Event::Listed { .. } => Keeping::Awaited,
+        Event::HandedOver { .. }
+        | Event::Reached { .. }
+        | Event::Returned { .. }
+        | Event::Asking { .. }
+        | Event::Uploaded { .. }
+        | Event::Planned { .. }
+        | Event::Note { .. }
+        | Event::Ended { .. } => Keeping::Each,
+    }
+}
+
+impl Show for Transfer {
+    type Event = Shown;
+
+    fn keeping(shown: &Shown) -> Keeping {
+        match shown {
+            Shown::Event(event) => keeping(event),
+            Shown::Note(_) => Keeping::Each,
+            Shown::SeveralCopies => Keeping::Newest(4),
+        }
+    }
+
+    fn show(&mut self, shown: Shown) {
+        match shown {
+            Shown::Event(event) => self.event(&event),
+            Shown::Note(text) => self.progress.note(&text),
+            Shown::SeveralCopies => self.is_one_copy = false,
+        }
+    }
+
+    fn omitted(&mut self, events: u64) {
+        match self.output.json {
+            true => self.printer.omitted(events),
+            false => self
+                .progress
+                .note(&format!("{events} events were not shown")),
+        }
+    }
+
+    fn taken(&self) -> Taken {
+        self.printer.taken()
+    }
+}

@@ -1,0 +1,220 @@
+//! Shows what happens, in a thread of its own: a reader of standard output that stops reading, or a terminal that is stopped, stops nothing
+//! else.
+//!
+//! ```text
+//!  loop: events, signals ──▶ backlog, bounded ──▶ thread ──▶ standard output, standard error
+//! ```
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::{Notify, oneshot};
+
+use crate::job;
+use crate::print::Taken;
+
+mod backlog;
+
+use self::backlog::{Backlog, Next};
+
+pub(crate) use self::backlog::Keeping;
+
+/// After a signal: a reader that takes nothing for so long gets nothing more.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// What is shown of events, and how.
+pub(crate) trait Show: Send + 'static {
+    type Event: Send + 'static;
+
+    /// What becomes of an event while readers take nothing.
+    fn keeping(event: &Self::Event) -> Keeping;
+
+    /// Shows an event; may wait for its readers.
+    fn show(&mut self, event: Self::Event);
+
+    /// Shows that events were lost here.
+    fn omitted(&mut self, events: u64);
+
+    /// What readers have taken of what it shows.
+    fn taken(&self) -> Taken;
+}
+
+/// Ctrl-C and SIGTERM.
+pub(crate) struct Signals {
+    interrupt: Signal,
+    terminate: Signal,
+    count: u32,
+}
+
+impl Signals {
+    /// From now on they do not end the process.
+    pub fn listen() -> Result<Self> {
+        Ok(Self {
+            interrupt: signal(SignalKind::interrupt()).context("cannot listen for Ctrl-C")?,
+            terminate: signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?,
+            count: 0,
+        })
+    }
+
+    /// Waits for the next one; how many there were.
+    pub async fn next(&mut self) -> u32 {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+        }
+        self.count += 1;
+        self.count
+    }
+
+    /// Whether there was one.
+    pub fn were_any(&self) -> bool {
+        self.count > 0
+    }
+}
+
+type Last<S> = Box<dyn FnOnce(S) + Send>;
+
+struct State<S: Show> {
+    backlog: Backlog<S::Event>,
+    /// What is done when all is shown.
+    last: Option<Last<S>>,
+}
+
+struct Shared<S: Show> {
+    state: Mutex<State<S>>,
+    /// For the thread.
+    added: Condvar,
+    /// For the loop: something was shown.
+    shown: Notify,
+}
+
+/// The thread that shows, as the loop sees it. Dropped, it shows what is there, and ends.
+pub(crate) struct Screen<S: Show> {
+    shared: Arc<Shared<S>>,
+    taken: Taken,
+}
+
+impl<S: Show> Screen<S> {
+    /// Starts the thread.
+    pub fn start(show: S) -> Result<Self> {
+        let taken = show.taken();
+        let shared = Arc::new(Shared {
+            state: Mutex::new(State {
+                backlog: Backlog::default(),
+                last: None,
+            }),
+            added: Condvar::new(),
+            shown: Notify::new(),
+        });
+        let (own, counted) = (shared.clone(), taken.clone());
+        let started = std::thread::Builder::new()
+            .name("screen".into())
+            .spawn(move || own.show_all(show, &counted));
+        started.context("cannot start threads; raise the limit of processes (ulimit -u)")?;
+        Ok(Self { shared, taken })
+    }
+
+    /// Takes an event to be shown; never waits.
+    pub fn put(&self, event: S::Event) {
+        let keeping = S::keeping(&event);
+        self.shared.state().backlog.add(event, keeping);
+        self.shared.added.notify_one();
+    }
+
+    /// Whether more of what must not be lost would be lost now: the loop waits for [`space`](Self::space) then.
+    pub fn is_full(&self) -> bool {
+        self.shared.state().backlog.is_full()
+    }
+
+    /// Waits until it is not full.
+    pub async fn space(&self) {
+        while self.is_full() {
+            self.shared.shown.notified().await;
+        }
+    }
+
+    /// Shows what waits, then does the last thing, and gives its result. `None` after a signal, when readers take nothing any more. The
+    /// second signal ends the process.
+    pub async fn end<T: Send + 'static>(
+        self,
+        signals: &mut Signals,
+        last: impl FnOnce(S) -> T + Send + 'static,
+    ) -> Result<Option<T>> {
+        let (result, mut ended) = oneshot::channel();
+        // Where the loop has given up, nothing waits for the result.
+        self.shared
+            .end(Box::new(|show| drop(result.send(last(show)))));
+        let mut seen = self.taken.count();
+        loop {
+            tokio::select! {
+                ended = &mut ended => {
+                    return ended
+                        .map(Some)
+                        .context("the thread that shows events failed; this is a bug");
+                }
+                count = signals.next() => if count > 1 {
+                    std::process::exit(job::interrupted().into());
+                },
+                () = tokio::time::sleep(LAST_WORDS), if signals.were_any() => {
+                    let now = self.taken.count();
+                    if now == seen {
+                        return Ok(None);
+                    }
+                    seen = now;
+                }
+            }
+        }
+    }
+}
+
+impl<S: Show> Drop for Screen<S> {
+    fn drop(&mut self) {
+        self.shared.end(Box::new(drop));
+    }
+}
+
+impl<S: Show> Shared<S> {
+    fn state(&self) -> MutexGuard<'_, State<S>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is done last, unless that is settled.
+    fn end(&self, last: Last<S>) {
+        self.state().last.get_or_insert(last);
+        self.added.notify_one();
+    }
+
+    fn show_all(&self, mut show: S, taken: &Taken) {
+        let mut state = self.state();
+        loop {
+            let next = state.backlog.take();
+            let last = match next {
+                None => state.last.take(),
+                Some(_) => None,
+            };
+            match (next, last) {
+                (None, None) => {
+                    let waited = self.added.wait(state);
+                    state = waited.unwrap_or_else(PoisonError::into_inner);
+                    continue;
+                }
+                (None, Some(last)) => {
+                    drop(state);
+                    return last(show);
+                }
+                (Some(next), _) => {
+                    drop(state);
+                    match next {
+                        Next::Event(event) => show.show(event),
+                        Next::Omitted(events) => show.omitted(events),
+                    }
+                }
+            }
+            taken.add();
+            self.shown.notify_one();
+            state = self.state();
+        }
+    }
+}
