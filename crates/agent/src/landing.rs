@@ -506,6 +506,13 @@ impl Provider for Holdings {
         }
     }
 
+    fn in_memory(&self, space: u16, range: Range) -> Result<Option<Extent<'_>>, Absent> {
+        if space == SPACE_DATA && self.source(range.start)?.0.is_of_files() {
+            return Ok(None);
+        }
+        self.extent(space, range).map(Some)
+    }
+
     fn read(&self, space: u16, offset: u64, out: &mut [u8]) -> Result<(), Absent> {
         if space != SPACE_DATA {
             let end = offset + out.len() as u64;
@@ -656,6 +663,37 @@ mod tests {
         let source = Scarce::new(2);
         assert!(holdings(source.clone()).extent(SPACE_DATA, all()).is_ok());
         assert_eq!(source.left(), 0);
+    }
+
+    /// Bytes in files, which have to be read where something is computed from them.
+    struct InFiles;
+
+    impl Source for InFiles {
+        fn read_at(&self, _offset: u64, _buf: &mut [u8]) -> Result<(), StoreError> {
+            Ok(())
+        }
+
+        fn extent(
+            &self,
+            _offset: u64,
+            _len: u64,
+        ) -> Result<ropewalk_store::Extent<'_>, StoreError> {
+            panic!("a file is opened");
+        }
+
+        fn is_of_files(&self) -> bool {
+            true
+        }
+    }
+
+    /// A file is not opened to learn that its bytes are not in memory.
+    #[test]
+    fn only_memory_is_asked_for_its_place() {
+        let in_files = holdings(Arc::new(InFiles));
+        assert!(matches!(in_files.in_memory(SPACE_DATA, all()), Ok(None)));
+        let in_memory = holdings(Scarce::new(0));
+        let found = in_memory.in_memory(SPACE_DATA, all());
+        assert!(matches!(found, Ok(Some(Extent::Memory(_)))));
     }
 
     /// A shortage that lasts is told after a bounded number of tries, and what does not pass by itself at once.

@@ -226,10 +226,9 @@ impl Metered<'_> {
     }
 }
 
-impl Provider for Metered<'_> {
-    fn extent(&self, space: u16, range: Range) -> Result<Extent<'_>, Absent> {
-        let extent = self.holdings()?.extent(space, range)?;
-        let length = match &extent {
+impl Metered<'_> {
+    fn count_extent(&self, space: u16, range: Range, extent: &Extent<'_>) {
+        let length = match extent {
             Extent::Memory(bytes) => (bytes.len() as u64).min(range.len()),
             Extent::File { length, .. } => (*length).min(range.len()),
         };
@@ -240,6 +239,21 @@ impl Provider for Metered<'_> {
                 end: range.start + length,
             },
         );
+    }
+}
+
+impl Provider for Metered<'_> {
+    fn extent(&self, space: u16, range: Range) -> Result<Extent<'_>, Absent> {
+        let extent = self.holdings()?.extent(space, range)?;
+        self.count_extent(space, range, &extent);
+        Ok(extent)
+    }
+
+    fn in_memory(&self, space: u16, range: Range) -> Result<Option<Extent<'_>>, Absent> {
+        let extent = self.holdings()?.in_memory(space, range)?;
+        if let Some(extent) = &extent {
+            self.count_extent(space, range, extent);
+        }
         Ok(extent)
     }
 

@@ -333,6 +333,15 @@ pub trait Provider: Sync {
     /// [`Absent`] when its first byte cannot be given.
     fn extent(&self, space: u16, range: Range) -> Result<Extent<'_>, Absent>;
 
+    /// As [`extent`](Self::extent) where something is computed from the bytes, so that they have to be in memory; `None` where they
+    /// have to be read for it, and no file is opened.
+    ///
+    /// # Errors
+    /// As [`extent`](Self::extent).
+    fn in_memory(&self, space: u16, range: Range) -> Result<Option<Extent<'_>>, Absent> {
+        self.extent(space, range).map(Some)
+    }
+
     /// Fills `out` with the bytes from `offset`, across file boundaries.
     ///
     /// # Errors

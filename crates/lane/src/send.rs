@@ -302,7 +302,14 @@ impl<W: Wire> Sender<W> {
             return Ok(built);
         }
         let computed = grant.hash || check != Check::None;
-        Ok(match provider.extent(grant.space, left)? {
+        let extent = match computed {
+            true => provider.in_memory(grant.space, left)?,
+            false => Some(provider.extent(grant.space, left)?),
+        };
+        let Some(extent) = extent else {
+            return Ok(built);
+        };
+        Ok(match extent {
             Extent::Memory(bytes) if bytes.len() >= DIRECT_MIN => {
                 Way::Memory(&bytes[..bytes.len().min(wanted).min(self.fragment_max)])
             }

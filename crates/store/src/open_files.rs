@@ -10,7 +10,8 @@ use crate::error::StoreError;
 /// that two sources, two sinks and their lanes fit.
 pub const OPEN_FILES_MAX: usize = 256;
 
-/// Longer files are worth the call that advises the kernel to read ahead: it reads as much of a file by itself.
+/// Longer files are worth the call that advises the kernel to read ahead: it reads as much of a file by itself. Others that are read or
+/// written at once are not kept open.
 pub(crate) const ADVISED_MIN: u64 = 128 << 10;
 
 /// Open files by object number; the one not used for longest is closed first.

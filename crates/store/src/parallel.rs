@@ -9,6 +9,9 @@ use crate::open_files::lock;
 /// Threads that wait for the disk at the same time: enough that it can merge their writes, few beside the lanes' own.
 const THREADS_MAX: usize = 8;
 
+/// Files of one folder that are one item: the folder is opened once for them.
+pub(crate) const FILES_AT_ONCE: usize = 32;
+
 /// Items that are worth a further thread.
 const ITEMS_PER_THREAD: usize = 8;
 

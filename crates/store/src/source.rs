@@ -39,6 +39,11 @@ pub trait Source: Send + Sync {
     fn mapped(&self, _offset: u64, _len: u64) -> Option<&[u8]> {
         None
     }
+
+    /// Whether bytes have to be read from files: then [`extent`](Self::extent) gives none in memory, and nothing is mapped.
+    fn is_of_files(&self) -> bool {
+        false
+    }
 }
 
 /// Bytes of a source in one piece.
@@ -521,6 +526,10 @@ pub(crate) fn locate(layout: &Layout, offset: u64, len: u64) -> Result<Piece, St
 }
 
 impl Source for FileSource {
+    fn is_of_files(&self) -> bool {
+        true
+    }
+
     fn read_at(&self, mut offset: u64, mut buf: &mut [u8]) -> Result<(), StoreError> {
         while !buf.is_empty() {
             let piece = locate(&self.layout, offset, buf.len() as u64)?;

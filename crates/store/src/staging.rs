@@ -11,13 +11,13 @@ use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
-use ropewalk_model::Layout;
+use ropewalk_model::{Layout, Piece};
 use rustix::fs::{Advice, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::error::{Operation, StoreError};
 use crate::file_systems::FileSystem;
-use crate::open_files::{OpenFiles, lock};
+use crate::open_files::{ADVISED_MIN, OpenFiles, lock};
 use crate::sink::SinkExtent;
 use crate::source::locate;
 use crate::{holes, manifest, parallel, sys};
@@ -49,6 +49,12 @@ pub(crate) trait Target: Send + Sync {
     fn open(&self, object: u32) -> Result<File, StoreError>;
     /// Where the object's temporary file is.
     fn path(&self, object: u32) -> PathBuf;
+    /// Whether so many bytes are all of an object.
+    fn is_whole(&self, _object: u32, _len: u64) -> bool {
+        false
+    }
+    /// One write has made an object whole, whose file this is. What this does is tried again at the end.
+    fn written_whole(&self, _object: u32, _file: &File) {}
     /// Makes new directory entries durable.
     fn sync_names(&self) -> Result<(), StoreError>;
     /// Whether names were changed that [`Target::sync_names`] would make durable, beside those of new objects.
@@ -121,19 +127,32 @@ impl<T: Target> Staging<T> {
     }
 
     fn file(&self, object: u32) -> Result<Arc<File>, StoreError> {
+        self.open(|| self.files.get(object, || self.target.open(object)))
+    }
+
+    /// A small file that is written at once is not kept open: another one would be closed for it.
+    fn file_for(&self, piece: &Piece, is_whole: bool) -> Result<Arc<File>, StoreError> {
+        match is_whole && piece.range.len() <= ADVISED_MIN {
+            true => self.open(|| self.target.open(piece.object).map(Arc::new)),
+            false => self.file(piece.object),
+        }
+    }
+
+    fn open(
+        &self,
+        open: impl FnOnce() -> Result<Arc<File>, StoreError>,
+    ) -> Result<Arc<File>, StoreError> {
         let closed = self.closed.read().unwrap_or_else(PoisonError::into_inner);
         if *closed {
             return Err(StoreError::Ended);
         }
-        self.files
-            .get(object, || self.target.open(object))
-            .map_err(|error| {
-                // Short of open files now does not mean short of them later.
-                match error.is_retryable() {
-                    true => error,
-                    false => self.fail_write(error),
-                }
-            })
+        open().map_err(|error| {
+            // Short of open files now does not mean short of them later.
+            match error.is_retryable() {
+                true => error,
+                false => self.fail_write(error),
+            }
+        })
     }
 
     pub(crate) fn write_at(&self, mut offset: u64, mut bytes: &[u8]) -> Result<(), StoreError> {
@@ -142,12 +161,17 @@ impl<T: Target> Staging<T> {
         while !bytes.is_empty() {
             let piece = locate(&self.layout, offset, bytes.len() as u64)?;
             let (head, rest) = bytes.split_at(piece.range.len() as usize);
-            let file = self.file(piece.object)?;
+            let is_whole =
+                piece.object_offset == 0 && self.target.is_whole(piece.object, piece.range.len());
+            let file = self.file_for(&piece, is_whole)?;
             holes::write(&file, head, piece.object_offset).map_err(|error| {
                 let error =
                     StoreError::from_io(Operation::Write, self.target.path(piece.object), &error);
                 self.fail_write(error.with_missing(head.len() as u64))
             })?;
+            if is_whole {
+                self.target.written_whole(piece.object, &file);
+            }
             lock(&self.dirty).insert(piece.object);
             offset = piece.range.end;
             bytes = rest;

@@ -787,6 +787,14 @@ impl Target for Tree {
             .map_or_else(|| self.stage_path(), |entry| self.staged_path(entry))
     }
 
+    fn is_whole(&self, object: u32, len: u64) -> bool {
+        self.entries[object as usize].len() == len
+    }
+
+    fn written_whole(&self, object: u32, file: &File) {
+        self.set_while_open(object, file);
+    }
+
     fn sync_names(&self) -> Result<(), StoreError> {
         let new = std::mem::take(&mut *lock(&self.new_names));
         if let Some(root) = self.filesystem().filter(|_| new.len() > SYNC_EACH_MAX) {

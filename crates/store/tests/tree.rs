@@ -497,6 +497,44 @@ fn rights_of_the_owner_do_not_travel() {
     assert_eq!((mode("to/program"), mode("to")), (0o755, 0o1777));
 }
 
+/// Mode and time of a file that one write made whole are what they should be, also where it is written again, or changed, after that.
+#[test]
+fn files_that_are_written_again_get_their_mode_and_time() {
+    let (_keep, folder) = folder();
+    let from = folder.join("from");
+    std::fs::create_dir(&from).unwrap();
+    let modes = [0o644, 0o600, 0o755, 0o444, 0o200, 0o666];
+    for (index, mode) in (0_u32..).zip(modes) {
+        let path = from.join(format!("{index}"));
+        std::fs::write(&path, bytes(index.into(), 5000)).unwrap();
+        set_times(&path, 1_000_000 + i64::from(index), index);
+        set_mode(&path, mode);
+    }
+    for again in 0..3 {
+        let to = folder.join(format!("to{again}"));
+        let (source, sink) = tree_pair(&from, &to, 0);
+        let all = source.layout().ranges().first().unwrap();
+        let mut buf = vec![0; 5000];
+        for start in (all.start..all.end).step_by(5000) {
+            source.read_at(start, &mut buf).unwrap();
+            sink.write_at(start, &buf).unwrap();
+            if again == 1 {
+                sink.write_at(start, &buf[..1]).unwrap();
+            }
+        }
+        let stage = sink.temporary(1).pop().unwrap();
+        for index in 0..modes.len() {
+            let staged = stage.join(format!("{index}"));
+            if again == 2 {
+                set_times(&staged, 5, 5);
+                set_mode(&staged, 0o777);
+            }
+        }
+        sink.commit().unwrap();
+        assert_eq!(snapshot(&from), snapshot(&to), "{again}");
+    }
+}
+
 /// More files than stay open, written in turn, are all complete: closing one loses nothing.
 #[test]
 fn more_files_than_stay_open() {

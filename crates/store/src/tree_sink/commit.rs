@@ -9,18 +9,18 @@ use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
 
-use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags};
+use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags, Stat};
 use rustix::io::Errno;
 
 use super::Tree;
 use super::same::{Same, is_file};
-use super::standing::{Heritage, heritage};
+use super::standing::{Heritage, heritage, is_set};
 use crate::error::{Operation, StoreError};
 use crate::file_systems::FileSystem;
 use crate::folders::Folders;
 use crate::manifest::{Entry, EntryKind, parent_of};
 use crate::open_files::lock;
-use crate::parallel;
+use crate::parallel::{self, FILES_AT_ONCE};
 use crate::sink::Landed;
 use crate::staging::{SYNC_EACH_MAX, remove_entry};
 use crate::sys;
@@ -59,21 +59,17 @@ impl Tree {
         }
         let merge = Self::existing(&self.parent, &self.name, &self.entries, &self.dest)?.is_some();
         let dest = if merge { Some(self.open_dest()?) } else { None };
-        let mut folders = Folders::new(root.as_fd());
-        let mut moved = dest.as_ref().map(|dest| Folders::new(dest.as_fd()));
         let is_update = !self.unchanged.is_empty();
-        let named = self.named_early();
-        let mut is_any_new = dest.is_none();
-        for (object, entry) in self.kept().skip(1) {
-            let is_folder = entry.kind == EntryKind::Directory;
-            if is_update && is_folder && same.has(object) {
-                continue;
-            }
-            is_any_new = true;
-            if !named.contains(&object) {
-                self.complete(&mut folders, moved.as_mut(), entry, object)?;
-            }
-        }
+        let stands = |object: u32, entry: &Entry| {
+            is_update && entry.kind == EntryKind::Directory && same.has(object)
+        };
+        let new: Vec<(u32, &Entry)> = self
+            .kept()
+            .skip(1)
+            .filter(|(object, entry)| !stands(*object, entry))
+            .collect();
+        let is_any_new = dest.is_none() || !new.is_empty();
+        self.complete_all(root, dest.as_ref(), new)?;
         // Where all was there already nothing of this transfer has to be made safe, but modes and times, which are by themselves.
         if is_any_new {
             self.sync_all(root, true)?;
@@ -244,7 +240,7 @@ impl Tree {
             self.remove_journals();
             return Ok(());
         }
-        self.complete_file(folder, &self.temporary, entry, 0)?;
+        self.check_file(folder, &self.temporary, entry, 0)?;
         let failed = |operation, errno| StoreError::from_errno(operation, self.stage_path(), errno);
         // Nameable without rights to its contents, yet a descriptor to sync is needed: taken before the mode is set.
         let file = sys::open_beneath(
@@ -275,6 +271,34 @@ impl Tree {
         rustix::fs::fsync(&self.parent).map_err(|errno| self.failed(Operation::Sync, errno))
     }
 
+    /// Makes sure that entries stand in the stage, as [`complete`](Self::complete) does: folders, then what is in them, files side by
+    /// side, then what may lead to one of these.
+    fn complete_all(
+        &self,
+        root: &OwnedFd,
+        dest: Option<&OwnedFd>,
+        mut entries: Vec<(u32, &Entry)>,
+    ) -> Result<(), StoreError> {
+        let named = self.named_early();
+        entries.retain(|(object, _)| !named.contains(object));
+        let complete = |entries: &[(u32, &Entry)]| {
+            let mut folders = Folders::new(root.as_fd());
+            let mut moved = dest.map(|dest| Folders::new(dest.as_fd()));
+            let mut each = entries.iter();
+            each.try_for_each(|(object, entry)| {
+                self.complete(&mut folders, moved.as_mut(), entry, *object)
+            })
+        };
+        let is_folder = |(_, entry): &(u32, &Entry)| entry.kind == EntryKind::Directory;
+        let is_regular = |(_, entry): &(u32, &Entry)| matches!(entry.kind, EntryKind::File { .. });
+        let (own_folders, rest): (Vec<_>, Vec<_>) = entries.into_iter().partition(is_folder);
+        let (files, rest): (Vec<_>, Vec<_>) = rest.into_iter().partition(is_regular);
+        complete(&own_folders)?;
+        let chunks: Vec<_> = files.chunks(FILES_AT_ONCE).collect();
+        parallel::for_each(&chunks, |files| complete(files))?;
+        complete(&rest)
+    }
+
     /// Makes sure that an entry stands in the stage with its bytes, mode and time. `moved` is DEST, where an
     /// earlier, interrupted commit may have put it.
     fn complete(
@@ -289,9 +313,9 @@ impl Tree {
         if entry.kind == EntryKind::Directory {
             return self.make_folder(folders, &entry.path);
         }
-        if folders.kind(&entry.path).map_err(failed)?.is_none()
+        if self.moving.load(Ordering::Acquire)
             && !entry.is_empty()
-            && self.moving.load(Ordering::Acquire)
+            && folders.kind(&entry.path).map_err(failed)?.is_none()
             && let Some(moved) = moved.as_deref_mut()
             && let Some(true) = self.stands(moved, entry)
         {
@@ -319,8 +343,7 @@ impl Tree {
                 }
             }
             EntryKind::File { .. } | EntryKind::Directory => {
-                self.complete_file(folder, name, entry, object)?;
-                self.set_metadata(folder, name, entry, object)
+                self.complete_file(folder, name, entry, object)
             }
         }
     }
@@ -353,7 +376,7 @@ impl Tree {
         Some(is_file(&stat, entry))
     }
 
-    /// Makes an empty file, checks the length of any other.
+    /// Makes sure that a file stands there with its bytes, mode and time.
     pub(super) fn complete_file(
         &self,
         folder: BorrowedFd<'_>,
@@ -361,11 +384,27 @@ impl Tree {
         entry: &Entry,
         object: u32,
     ) -> Result<(), StoreError> {
+        match self.check_file(folder, name, entry, object)? {
+            Some(stat) if is_set(&stat, entry) => Ok(()),
+            _ => self.set_metadata(folder, name, entry, object),
+        }
+    }
+
+    /// Makes an empty file, checks the length of any other; what is known of it where it was not changed.
+    fn check_file(
+        &self,
+        folder: BorrowedFd<'_>,
+        name: &[u8],
+        entry: &Entry,
+        object: u32,
+    ) -> Result<Option<Stat>, StoreError> {
         let path = || self.staged_path(entry);
         let failed = |errno| StoreError::from_create(path(), &self.stage_parent, errno);
+        let mut found = None;
         let staged = match sys::stat_entry(folder, name) {
             Ok(stat) => {
                 self.claim_inode(stat.st_ino, object)?;
+                found = Some(stat);
                 stat.st_size as u64
             }
             Err(Errno::NOENT) if entry.is_empty() => {
@@ -394,8 +433,9 @@ impl Tree {
             )
             .map_err(failed)?;
             rustix::fs::ftruncate(&file, entry.len()).map_err(failed)?;
+            found = None;
         }
-        Ok(())
+        Ok(found)
     }
 
     /// Gives the temporary name the final one.

@@ -25,10 +25,8 @@ use crate::file_systems::FileSystem;
 use crate::folders::Folders;
 use crate::manifest::{Entry, EntryKind, parent_of};
 use crate::open_files::lock;
-use crate::{parallel, sys};
-
-/// Files that one thread makes ready, or names, before it takes others.
-const AT_ONCE: usize = 32;
+use crate::parallel::{self, FILES_AT_ONCE};
+use crate::sys;
 
 /// See the module documentation.
 #[derive(Debug, Default)]
@@ -160,7 +158,7 @@ impl Tree {
             return Vec::new();
         };
         let ready = Mutex::new(Vec::with_capacity(files.len()));
-        let chunks: Vec<&[(u32, Range)]> = files.chunks(AT_ONCE).collect();
+        let chunks: Vec<&[(u32, Range)]> = files.chunks(FILES_AT_ONCE).collect();
         let made = parallel::for_each(&chunks, |chunk| {
             let mut staged = Folders::new(root.as_fd());
             let mut dest = Folders::new(self.stage_parent.as_fd());
@@ -203,8 +201,7 @@ impl Tree {
         }
         let found = staged.parent(&entry.path);
         let (folder, name) = found.map_err(|errno| self.failed(Operation::Inspect, errno))?;
-        self.complete_file(folder, name, entry, object)?;
-        self.set_metadata(folder, name, entry, object)
+        self.complete_file(folder, name, entry, object)
     }
 
     /// Syncs a file that is to have its name, with its metadata; `None` where the file is another one.
@@ -265,7 +262,7 @@ impl Tree {
         }
         let chunks = folders
             .iter()
-            .flat_map(|(path, files)| files.chunks(AT_ONCE).map(|files| (*path, files)));
+            .flat_map(|(path, files)| files.chunks(FILES_AT_ONCE).map(|files| (*path, files)));
         let chunks: Vec<_> = chunks.collect();
         let named = Mutex::new(Vec::new());
         // What fails is left in the stage.

@@ -1,8 +1,10 @@
 //! What stood at the destination before, and what is inherited from it.
 
 use std::collections::{HashMap, HashSet};
+use std::fs::File;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::path::Path;
+use std::sync::atomic::Ordering;
 
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Stat, Timespec, Timestamps, UTIME_OMIT};
 use rustix::io::Errno;
@@ -215,6 +217,20 @@ impl Tree {
             .map_err(failed)
     }
 
+    /// Mode and time of a file that one write made whole, while it is open for that: without them it costs four calls at the end. Only
+    /// where nothing else is kept of it, and where its owner can write to it still.
+    pub(super) fn set_while_open(&self, object: u32, file: &File) {
+        const USED: u32 = 0o600;
+        let entry = &self.entries[object as usize];
+        let may = self.root.is_some() && entry.mode & USED == USED && is_plain(entry);
+        if may && !self.moving.load(Ordering::Acquire) {
+            let mode = Mode::from_raw_mode(entry.mode & MODE_MASK);
+            // The commit looks whether they are there.
+            let set = rustix::fs::fchmod(file, mode);
+            let _ = set.and_then(|()| rustix::fs::futimens(file, &times(entry)));
+        }
+    }
+
     /// Gives an entry that was moved to DEST what the folder it is now in passes on, instead of what the stage did.
     pub(super) fn inherit(
         &self,
@@ -292,6 +308,19 @@ impl Standing {
 /// The permission bits that a file is given.
 pub(super) fn mode_of(entry: &Entry) -> u32 {
     entry.mode & MODE_MASK
+}
+
+/// Whether mode and time are all that is kept of a file.
+fn is_plain(entry: &Entry) -> bool {
+    entry.kept.owner.is_none() && entry.kept.attributes.is_empty()
+}
+
+/// Whether a staged file has its mode and time, and nothing else is kept of it.
+pub(super) fn is_set(stat: &Stat, entry: &Entry) -> bool {
+    let modified = (stat.st_mtime, stat.st_mtime_nsec as u32);
+    is_plain(entry)
+        && stat.st_mode & 0o7777 == mode_of(entry)
+        && modified == (entry.mtime_seconds, entry.mtime_nanoseconds)
 }
 
 pub(super) fn times(entry: &Entry) -> Timestamps {

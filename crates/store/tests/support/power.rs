@@ -251,8 +251,11 @@ impl Reader {
                 self.trace.ops.push(Op::Grow(id, last[0] + last[1]));
             }
             "utimensat" => {
-                let path = by_name(0)?;
-                let id = self.find(&path)?;
+                // Of an open file, or by name.
+                let id = match call.args.contains("NULL, [") {
+                    true => self.find(call.paths.first()?)?,
+                    false => self.find(&by_name(0)?)?,
+                };
                 let (_, written) = call.args.rsplit_once("{tv_sec=")?;
                 let (seconds, rest) = written.split_once(',')?;
                 let nanoseconds = rest.split_once("tv_nsec=")?.1;
