@@ -2,6 +2,7 @@
 
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
+use std::time::Duration;
 
 use ropewalk_agent::{Agent, AgentConfig};
 use ropewalk_master::request::{
@@ -449,6 +450,36 @@ async fn nodes_join_and_leave_a_copy() {
             .sent_bytes
     };
     assert!(sent(&same[0].node) > 0, "{report:#?}");
+    for agent in agents {
+        agent.stop().await;
+    }
+}
+
+/// A limit that is changed before the transfer begins counts from its start: with the one of the request it would take days.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_limit_that_changes_before_the_start_counts() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    std::fs::write(at("from"), bytes(5 << 20, 3)).unwrap();
+    let agents = [(); 2].map(|()| TestAgent::start(dir.path()));
+    let nodes = vec![
+        node("a", &agents[0], vec![path(&at("from"))], vec![]),
+        node("b", &agents[1], vec![], vec![path(&at("to"))]),
+    ];
+    let slow = Options {
+        limit: Some(10),
+        ..options()
+    };
+    let (events, mut seen) = mpsc::unbounded_channel();
+    let drain = tokio::spawn(async move { while seen.recv().await.is_some() {} });
+    let members = Members::new();
+    members.limit(None).unwrap();
+    let running = ropewalk_master::run(trees(nodes, slow), events, Cancel::new(), members);
+    let ended = tokio::time::timeout(Duration::from_secs(60), running).await;
+    let report = ended.expect("it has the limit that was removed");
+    assert_eq!(report.outcome, Outcome::Done, "{report:#?}");
+    assert!(std::fs::read(at("to")).unwrap() == bytes(5 << 20, 3));
+    drain.await.unwrap();
     for agent in agents {
         agent.stop().await;
     }
