@@ -67,6 +67,7 @@ mod resume;
 mod same;
 mod special;
 mod standing;
+mod take;
 use adopt::Leftover;
 pub use contents::{Contents, Hashes};
 pub use differences::Comparing;

@@ -4,9 +4,11 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use ropewalk_model::{Range, RangeSet};
 use ropewalk_store::{
@@ -17,14 +19,18 @@ use ropewalk_store::{
 mod support;
 use support::*;
 
+/// Longest time that anything may take on a busy machine.
+const DEADLINE: Duration = Duration::from_secs(60);
+
 /// A source that is asked for hashes, and what it was asked for.
 struct Asked {
     source: FileSource,
     ranges: Mutex<Vec<Range>>,
     // Answers until it fails.
     answers: AtomicU64,
-    // Done once, when the first question comes.
+    // Done once, when a question comes after so many bytes were asked for.
     meanwhile: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+    after: u64,
 }
 
 impl fmt::Debug for Asked {
@@ -42,6 +48,7 @@ impl Asked {
             ranges: Mutex::default(),
             answers: AtomicU64::new(u64::MAX),
             meanwhile: Mutex::default(),
+            after: 0,
         };
         (asked, [Part::whole(0, scan.manifest)])
     }
@@ -67,8 +74,10 @@ struct Line<'a>(&'a Asked, VecDeque<Range>);
 
 impl Hashes for Line<'_> {
     fn ask(&mut self, ranges: &[Range]) -> Result<(), String> {
-        if let Some(meanwhile) = self.0.meanwhile.lock().unwrap().take() {
-            meanwhile();
+        if self.0.bytes() >= self.0.after {
+            let meanwhile = self.0.meanwhile.lock().unwrap().take();
+            // Other threads go on.
+            meanwhile.into_iter().for_each(|act| act());
         }
         self.0.ranges.lock().unwrap().extend(ranges);
         self.1.extend(ranges);
@@ -460,6 +469,86 @@ fn chunks_outlive_a_killed_run() {
     assert_eq!(again.bytes(), MIB);
     assert_eq!(finish(&again.source, &sink), MIB);
     assert!(files(&from) == files(&to));
+}
+
+/// Chunks are safe, and recorded, while others are still compared: a run that is killed in the middle leaves them to the next one, which does
+/// not ask for them.
+#[test]
+fn chunks_outlive_a_run_that_is_killed_while_it_takes_them() {
+    const LEN: u64 = 192 * MIB + 5;
+    let (_keep, folder) = folder();
+    let (from, to) = (folder.join("from"), folder.join("to"));
+    for path in [&from, &to] {
+        // Zeros take no space.
+        std::fs::File::create(path).unwrap().set_len(LEN).unwrap();
+    }
+    set_times(&to, 1, 1);
+    overwrite(&from, 2 << 20, b"changed");
+    overwrite(&from, LEN - 1, b"!");
+    let (mut asked, parts) = Asked::of(&from, Keep::default());
+    let (journal, start) = (format!(".to.ropewalk-{}.journal", id(1)), Instant::now());
+    // As another process would find it, which the lock of this one keeps out.
+    let (own, seen) = (folder.join(&journal), tempfile::tempdir().unwrap());
+    asked.after = 160 * MIB;
+    *asked.meanwhile.lock().unwrap() = Some(Box::new(move || {
+        let safe = || {
+            std::fs::copy(&own, seen.path().join(&journal)).unwrap();
+            ropewalk_store::remains(&seen.path().join("to")).unwrap()[0].safe
+        };
+        while safe() == 0 && start.elapsed() < DEADLINE {
+            std::thread::yield_now();
+        }
+        // A thread that panics leaves what a killed process does.
+        std::panic::resume_unwind(Box::new("killed"));
+    }));
+    let make = || TreeSink::update(&to, &parts, &id(1), wish(&asked, Check::Time, true)).map(drop);
+    let killed = catch_unwind(AssertUnwindSafe(make));
+    assert!(killed.is_err(), "it was complete before");
+
+    let (again, parts) = Asked::of(&from, Keep::default());
+    let sink = TreeSink::update(&to, &parts, &id(2), wish(&again, Check::Time, true)).unwrap();
+    let present = sink.present();
+    let found = present.adopted.len_bytes() - present.taken_bytes;
+    assert!(found >= 64 * MIB, "{found} bytes were recorded");
+    assert_eq!(again.bytes(), LEN - found);
+    assert_eq!(finish(&again.source, &sink), MIB + 5);
+    assert!(snapshot(&from) == snapshot(&to));
+    assert_eq!(names(&folder), ["from", "to"]);
+}
+
+/// A file that changes, shrinks or is replaced while its chunks are taken over does no harm: what is taken over is what was compared.
+#[test]
+fn files_that_change_while_chunks_are_taken_do_no_harm() {
+    const BIG: usize = (70 << 20) + 5;
+    let changes: [fn(&Path); 3] = [
+        |to| overwrite(to, 1 << 20, &bytes(9, 60 << 20)),
+        |to| {
+            let file = std::fs::File::options().write(true).open(to).unwrap();
+            file.set_len(3 << 20).unwrap();
+        },
+        |to| {
+            std::fs::remove_file(to).unwrap();
+            std::fs::write(to, "other").unwrap();
+        },
+    ];
+    for (at, change) in changes.into_iter().enumerate() {
+        let (_keep, folder) = folder();
+        let (from, to) = (folder.join("from"), folder.join("to"));
+        std::fs::write(&from, bytes(1, BIG)).unwrap();
+        std::fs::copy(&from, &to).unwrap();
+        set_times(&to, 1, 1);
+        overwrite(&from, 3 << 20, b"changed");
+        let (mut asked, parts) = Asked::of(&from, Keep::default());
+        asked.after = 33 * MIB;
+        let dest = to.clone();
+        *asked.meanwhile.lock().unwrap() = Some(Box::new(move || change(&dest)));
+        let sink = TreeSink::update(&to, &parts, &id(1), wish(&asked, Check::Time, true)).unwrap();
+        let there = sink.present().adopted.len_bytes();
+        let sent = finish(&asked.source, &sink);
+        assert_eq!(sent + there, BIG as u64, "{at}");
+        assert!(sent > MIB || at == 2, "{at}: {sent}");
+        assert!(snapshot(&from) == snapshot(&to), "{at}");
+    }
 }
 
 /// On a disk without space for the files replaced and the new ones together chunks of as many files are taken over as have it; the others

@@ -10,8 +10,7 @@
 //!
 //! Several threads compare, each with a line of its own to the source. While this host hashes a chunk the source hashes the next ones.
 //! Small files that follow each other have one hash: a question for each would cost more than reading them.
-//! A chunk that is taken over is hashed where it is written from: a file that changes meanwhile is no danger. Where the file system
-//! shares blocks between files the whole file is cloned first, and the clone is hashed.
+//! What is done with chunks that are the same is in `take`.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::fmt;
@@ -22,17 +21,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use ropewalk_model::contents::{Aim, Candidate, Chunk, Comparison};
-use ropewalk_model::journal::Unit;
-use ropewalk_model::{CHUNK_LEN, Layout, Range, RangeSet};
+use ropewalk_model::{CHUNK_LEN, Layout, Range};
 use rustix::fs::{Advice, FileType, Mode, OFlags, Stat};
 
+use super::Tree;
 use super::same::{Check, Same};
-use super::{Tree, TreeSink};
-use crate::error::{Operation, StoreError};
+use crate::error::StoreError;
 use crate::manifest::Entry;
-use crate::open_files::{ADVISED_MIN, OpenFiles, lock};
-use crate::staging::Target as _;
-use crate::{holes, parallel, sys};
+use crate::open_files::{ADVISED_MIN, lock};
+use crate::sys;
 
 /// Threads that compare at the same time, at most: each has a connection, and a chunk in memory at both ends.
 const THREADS_MAX: usize = 8;
@@ -140,7 +137,7 @@ pub(super) type Known = HashMap<u64, [u8; 32]>;
 
 /// Hashes that were asked for before.
 #[derive(Debug)]
-struct Remembered<'a>(&'a Known);
+pub(super) struct Remembered<'a>(pub &'a Known);
 
 impl Contents for Remembered<'_> {
     fn open(&self) -> Result<Box<dyn Hashes + '_>, String> {
@@ -164,7 +161,7 @@ impl Hashes for (&Remembered<'_>, VecDeque<u64>) {
 type Visit<'a> = &'a (dyn Fn(&Chunk, &[u8], [u8; 32]) -> Result<(), StoreError> + Sync);
 
 /// Files that are compared by several threads.
-struct Compare<'a> {
+pub(super) struct Compare<'a> {
     contents: &'a dyn Contents,
     // Opens the file that has the bytes here.
     open: &'a (dyn Fn(u32) -> Option<File> + Sync),
@@ -175,9 +172,27 @@ struct Compare<'a> {
     has_failed: AtomicBool,
 }
 
-impl Compare<'_> {
+impl<'a> Compare<'a> {
+    /// * `open`: opens the file that has the bytes here.
+    /// * `visit`: what is done with a chunk of one file that is the same.
+    pub fn new(
+        left: Comparison,
+        contents: &'a dyn Contents,
+        open: &'a (dyn Fn(u32) -> Option<File> + Sync),
+        visit: Visit<'a>,
+    ) -> Self {
+        Self {
+            contents,
+            open,
+            visit,
+            left: Mutex::new(left),
+            unread: Mutex::default(),
+            has_failed: AtomicBool::new(false),
+        }
+    }
+
     /// Compares all. Where the source cannot be asked by several threads fewer do it. Gives the files, too, that no source can read.
-    fn run(self) -> Result<(Comparison, HashSet<u32>), StoreError> {
+    pub fn run(self) -> Result<(Comparison, HashSet<u32>), StoreError> {
         let threads = std::thread::available_parallelism().map_or(1, |count| count.get());
         let (bytes, files) = {
             let left = lock(&self.left);
@@ -319,20 +334,14 @@ impl Tree {
         let known: Mutex<Vec<(Chunk, [u8; 32])>> = Mutex::default();
         let delta = self.compares.delta;
         let dest = self.dest_folder()?;
-        let (left, _) = Compare {
-            contents,
-            open: &|object| self.open_found(dest.as_ref(), object, same.found.get(&object)?),
-            visit: &|chunk, _, hash| {
-                if delta {
-                    lock(&known).push((*chunk, hash));
-                }
-                Ok(())
-            },
-            left: Mutex::new(Comparison::new(candidates)),
-            unread: Mutex::default(),
-            has_failed: AtomicBool::new(false),
-        }
-        .run()?;
+        let open = |object| self.open_found(dest.as_ref(), object, same.found.get(&object)?);
+        let visit = |chunk: &Chunk, _: &[u8], hash| {
+            if delta {
+                lock(&known).push((*chunk, hash));
+            }
+            Ok(())
+        };
+        let (left, _) = Compare::new(Comparison::new(candidates), contents, &open, &visit).run()?;
         let whole: Vec<u32> = left.same_files().collect();
         for object in whole {
             let found = same.found.get(&object).copied();
@@ -358,15 +367,9 @@ impl Tree {
         found: &BTreeMap<u32, Found>,
         contents: &dyn Contents,
     ) -> Result<(HashSet<u32>, HashSet<u32>), StoreError> {
-        let (left, unread) = Compare {
-            contents,
-            open: &|object| self.open_found(dest, object, found.get(&object)?),
-            visit: &|_, _, _| Ok(()),
-            left: Mutex::new(Comparison::new(self.candidates(layout, found))),
-            unread: Mutex::default(),
-            has_failed: AtomicBool::new(false),
-        }
-        .run()?;
+        let open = |object| self.open_found(dest, object, found.get(&object)?);
+        let all = Comparison::new(self.candidates(layout, found));
+        let (left, unread) = Compare::new(all, contents, &open, &|_, _, _| Ok(())).run()?;
         Ok((left.same_files().collect(), unread))
     }
 
@@ -377,7 +380,11 @@ impl Tree {
     }
 
     /// What is compared of files that were found.
-    fn candidates(&self, layout: &Layout, found: &BTreeMap<u32, Found>) -> Vec<Candidate> {
+    pub(super) fn candidates(
+        &self,
+        layout: &Layout,
+        found: &BTreeMap<u32, Found>,
+    ) -> Vec<Candidate> {
         let pieces = layout.pieces().iter();
         let starts: HashMap<u32, u64> = pieces
             .map(|piece| (piece.object, piece.range.start))
@@ -427,181 +434,5 @@ impl Tree {
             let _ = rustix::fs::fadvise(&opened, 0, None, Advice::Sequential);
         }
         Some(File::from(opened))
-    }
-}
-
-impl TreeSink {
-    /// Takes over the chunks of files of DEST that are those of the source, into the temporary files; they are safe and recorded
-    /// afterwards. What cannot be compared is sent.
-    ///
-    /// # Errors
-    /// What kept chunks from being written.
-    pub(super) fn take_chunks(
-        &self,
-        same: &Same,
-        contents: &dyn Contents,
-    ) -> Result<(), StoreError> {
-        let tree = &self.staging.target;
-        let mut candidates = tree.candidates(&self.staging.layout, &same.found);
-        candidates.retain(|file| !tree.unchanged.contains(file.object));
-        candidates.retain(|file| file.aim == Aim::Chunks);
-        let adopted = lock(&tree.progress).adopted.clone();
-        if tree.is_early() {
-            let needed = candidates.iter().map(|file| {
-                let there = adopted.clipped(file.space()).len_bytes();
-                file.len - there
-            });
-            candidates.truncate(fitting(needed, sys::available(&tree.stage_parent)));
-        }
-        if candidates.is_empty() {
-            return Ok(());
-        }
-        let remembered = Remembered(&same.known);
-        let contents: &dyn Contents = match tree.compares.check {
-            Check::Contents => &remembered,
-            Check::Time => contents,
-        };
-        let dest = tree.dest_folder()?;
-        let writing = Writing {
-            tree,
-            files: OpenFiles::new(),
-            dest,
-            found: &same.found,
-            clones: AtomicBool::new(true),
-            cloned: Mutex::default(),
-        };
-        writing.clone_all(&candidates, &adopted)?;
-        let taken = Mutex::new(Vec::new());
-        let compared = Compare {
-            contents,
-            open: &|object| writing.open_old(object),
-            visit: &|chunk, bytes, digest| {
-                writing.write(chunk, bytes)?;
-                let range = chunk.space;
-                lock(&taken).push((chunk.object, Unit { range, digest }));
-                Ok(())
-            },
-            left: Mutex::new(Comparison::without(candidates, adopted)),
-            unread: Mutex::default(),
-            has_failed: AtomicBool::new(false),
-        }
-        .run();
-        match compared {
-            // What was taken over by then is as good.
-            Ok(_) | Err(StoreError::NotCompared { .. }) => {}
-            Err(error) => return Err(error),
-        }
-        let taken = taken.into_inner().unwrap_or_else(PoisonError::into_inner);
-        writing.sync(&taken)?;
-        tree.note_taken(&self.staging.layout, taken);
-        Ok(())
-    }
-}
-
-/// How many files, in order, have space as a whole beside the ones that they replace. Chunks of more of them would take the space that is
-/// left, and no file could be completed, get its name and free the space of the older one.
-fn fitting(needed: impl Iterator<Item = u64>, space: u64) -> usize {
-    let mut left = space;
-    let fit = needed.take_while(|needed| {
-        let rest = left.checked_sub(*needed);
-        left = rest.unwrap_or(0);
-        rest.is_some()
-    });
-    fit.count()
-}
-
-/// Chunks that are being taken over.
-struct Writing<'a> {
-    tree: &'a Tree,
-    files: OpenFiles,
-    dest: Option<OwnedFd>,
-    found: &'a BTreeMap<u32, Found>,
-    // The file system may share blocks between files; those that are clones.
-    clones: AtomicBool,
-    cloned: Mutex<HashSet<u32>>,
-}
-
-impl Writing<'_> {
-    fn old(&self, object: u32) -> Option<File> {
-        let found = self.found.get(&object)?;
-        self.tree.open_found(self.dest.as_ref(), object, found)
-    }
-
-    /// The file that a chunk is read from.
-    fn open_old(&self, object: u32) -> Option<File> {
-        match lock(&self.cloned).contains(&object) {
-            true => self.tree.open_object(object).ok(),
-            false => self.old(object),
-        }
-    }
-
-    /// Makes the temporary files clones of those of DEST, as far as the file system has clones. Not those that an earlier transfer
-    /// began to write.
-    fn clone_all(&self, files: &[Candidate], adopted: &RangeSet) -> Result<(), StoreError> {
-        for file in files {
-            if !self.clones.load(Ordering::Relaxed) {
-                break;
-            }
-            if !adopted.clipped(file.space()).is_empty() {
-                continue;
-            }
-            let Some(old) = self.old(file.object) else {
-                continue;
-            };
-            let new = self
-                .files
-                .get(file.object, || self.tree.open_object(file.object))?;
-            match rustix::fs::ioctl_ficlone(&*new, &old) {
-                Ok(()) => {
-                    let path = || self.tree.path(file.object);
-                    rustix::fs::ftruncate(&*new, file.len)
-                        .map_err(|errno| StoreError::from_errno(Operation::Write, path(), errno))?;
-                    lock(&self.cloned).insert(file.object);
-                }
-                Err(_) => self.clones.store(false, Ordering::Relaxed),
-            }
-        }
-        Ok(())
-    }
-
-    fn write(&self, chunk: &Chunk, bytes: &[u8]) -> Result<(), StoreError> {
-        let object = chunk.object;
-        if lock(&self.cloned).contains(&object) {
-            return Ok(());
-        }
-        let file = self.files.get(object, || self.tree.open_object(object))?;
-        holes::write(&file, bytes, chunk.range.start).map_err(|error| {
-            StoreError::from_io(Operation::Write, self.tree.path(object), &error)
-                .with_missing(bytes.len() as u64)
-        })
-    }
-
-    fn sync(&self, taken: &[(u32, Unit)]) -> Result<(), StoreError> {
-        let mut objects: Vec<u32> = taken.iter().map(|(object, _)| *object).collect();
-        objects.sort_unstable();
-        objects.dedup();
-        if objects.is_empty() {
-            return Ok(());
-        }
-        parallel::for_each(&objects, |&object| {
-            let file = self.files.get(object, || self.tree.open_object(object))?;
-            rustix::fs::fdatasync(&*file).map_err(|errno| {
-                StoreError::from_errno(Operation::Sync, self.tree.path(object), errno)
-            })
-        })?;
-        self.tree.sync_names()
-    }
-}
-
-impl Tree {
-    /// Notes and records chunks that are safe.
-    fn note_taken(&self, layout: &Layout, taken: Vec<(u32, Unit)>) {
-        let units: Vec<Unit> = taken.into_iter().map(|(_, unit)| unit).collect();
-        let safe = RangeSet::from_ranges(units.iter().map(|unit| unit.range));
-        self.record(layout, &safe, &units);
-        let mut progress = lock(&self.progress);
-        progress.adopted = progress.adopted.union(&safe);
-        progress.taken = progress.taken.union(&safe);
-        progress.units.extend(units);
     }
 }
