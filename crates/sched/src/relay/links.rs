@@ -72,11 +72,17 @@ fn solve(problem: &Problem, plain_seconds: f64) -> Option<(f64, Vec<String>)> {
     let mut rows: HashMap<usize, Vec<(Variable, f64)>> = HashMap::new();
     let mut variables = 0;
     for &(range, copies) in &stretches {
-        let of = stretch(problem, &destinations, &open, &mut program, range, copies);
-        variables += of.direct.len() + of.relayed.len() + of.made.len();
+        let takers = takers(problem, &destinations, range);
+        let holders = problem
+            .senders
+            .iter()
+            .filter(|s| s.ranges.contains_range(range));
+        // Before any is made: 10,000 nodes of each side are 100 million pairs.
+        variables += takers.len().saturating_mul(holders.count() + 2);
         if variables > VARIABLES_MAX {
             return None;
         }
+        let of = stretch(problem, &takers, &open, &mut program, range, copies);
         let bytes = range.len() as f64;
         for &(sender, receiver, share) in &of.direct {
             for limit in limits.of(sender, receiver) {
@@ -131,56 +137,74 @@ fn solve(problem: &Problem, plain_seconds: f64) -> Option<(f64, Vec<String>)> {
     Some((seconds, binding))
 }
 
+/// The receivers that live and can take bytes of a stretch, each with the position of its destination; destination by
+/// destination.
+fn takers(problem: &Problem, destinations: &[Destination], range: Range) -> Vec<(usize, usize)> {
+    let takes = |r: usize| {
+        let receiver = &problem.receivers[r];
+        receiver.down > 0 && receiver.ranges.contains_range(range)
+    };
+    let wanted = destinations.iter().enumerate();
+    let wanted = wanted.filter(|(_, destination)| destination.wanted.contains_range(range));
+    let all = wanted.flat_map(|(at, destination)| {
+        let receivers = destination.receivers.iter().copied();
+        receivers.map(move |receiver| (at, receiver))
+    });
+    all.filter(|&(_, receiver)| takes(receiver)).collect()
+}
+
 /// Adds the variables of a stretch, and the rows that concern it alone.
+///
+/// * `takers`: as [`takers`] gives them.
 fn stretch(
     problem: &Problem,
-    destinations: &[Destination],
+    takers: &[(usize, usize)],
     open: &OpenPairs,
     program: &mut Program,
     range: Range,
     copies: u64,
 ) -> Of {
     let share = |program: &mut Program| program.add_var(0.0, (0.0, f64::INFINITY));
-    let holds = |s: usize| problem.senders[s].ranges.contains_range(range);
-    let takes = |r: usize| problem.receivers[r].ranges.contains_range(range);
+    let holds = |s: &usize| problem.senders[*s].ranges.contains_range(range);
+    let holders: Vec<usize> = (0..problem.senders.len()).filter(holds).collect();
     let mut of = Of::default();
-    let wanted = destinations
-        .iter()
-        .filter(|d| d.wanted.contains_range(range));
-    let receivers = wanted.clone().flat_map(|d| d.receivers.iter().copied());
-    let receivers = receivers.filter(|&r| takes(r) && problem.receivers[r].down > 0);
-    let receivers: Vec<usize> = receivers.collect();
-    for &receiver in &receivers {
-        let senders = 0..problem.senders.len();
-        for sender in senders.filter(|&s| holds(s) && open.is_open(s, receiver)) {
-            of.direct.push((sender, receiver, share(program)));
-        }
-        if copies > 1 {
-            of.relayed.push((receiver, share(program)));
-            if hands_on(problem, receiver) {
-                of.made.push((receiver, share(program)));
+    // What a receiver gets from others, and the copies that it makes itself.
+    let mut own: Vec<[Variable; 2]> = Vec::new();
+    for takers in takers.chunk_by(|a, b| a.0 == b.0) {
+        let mut all: Vec<(Variable, f64)> = Vec::new();
+        for &(_, receiver) in takers {
+            for &sender in holders.iter().filter(|&&s| open.is_open(s, receiver)) {
+                let direct = share(program);
+                of.direct.push((sender, receiver, direct));
+                all.push((direct, 1.0));
+            }
+            if copies > 1 {
+                let relayed = share(program);
+                of.relayed.push((receiver, relayed));
+                all.push((relayed, 1.0));
+                if hands_on(problem, receiver) {
+                    let made = share(program);
+                    of.made.push((receiver, made));
+                    own.push([relayed, made]);
+                }
             }
         }
-    }
-    for destination in wanted {
-        let own = |r: &usize| destination.receivers.contains(r);
-        let direct = of.direct.iter().filter(|(_, r, _)| own(r)).map(|x| x.2);
-        let relayed = of.relayed.iter().filter(|(r, _)| own(r)).map(|z| z.1);
-        let all = direct.chain(relayed).map(|share| (share, 1.0));
-        program.add_constraint(all.collect::<Vec<_>>(), ComparisonOp::Eq, 1.0);
+        program.add_constraint(all, ComparisonOp::Eq, 1.0);
     }
     let first = of.direct.iter().map(|x| (x.2, 1.0));
     program.add_constraint(first.collect::<Vec<_>>(), ComparisonOp::Ge, 1.0);
-    let made = |but: Option<usize>| {
-        let others = of.made.iter().filter(move |(r, _)| Some(*r) != but);
-        others.map(|y| (y.1, -1.0))
-    };
     if copies > 1 {
-        let all = of.relayed.iter().map(|z| (z.1, 1.0)).chain(made(None));
-        program.add_constraint(all.collect::<Vec<_>>(), ComparisonOp::Le, 0.0);
-        for &(receiver, share) in &of.relayed {
-            let others = std::iter::once((share, 1.0)).chain(made(Some(receiver)));
-            program.add_constraint(others.collect::<Vec<_>>(), ComparisonOp::Le, 0.0);
+        // All copies that are made, as a variable: rows of all for each receiver would be as many entries as pairs of them.
+        let copied = share(program);
+        let made = of.made.iter().map(|y| (y.1, 1.0));
+        let made = made.chain(std::iter::once((copied, -1.0)));
+        program.add_constraint(made.collect::<Vec<_>>(), ComparisonOp::Eq, 0.0);
+        let got = of.relayed.iter().map(|z| (z.1, 1.0));
+        let got = got.chain(std::iter::once((copied, -1.0)));
+        program.add_constraint(got.collect::<Vec<_>>(), ComparisonOp::Le, 0.0);
+        for [relayed, made] in own {
+            let others = [(relayed, 1.0), (made, 1.0), (copied, -1.0)];
+            program.add_constraint(others, ComparisonOp::Le, 0.0);
         }
     }
     of
