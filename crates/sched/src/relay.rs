@@ -8,7 +8,7 @@
 use ropewalk_model::problem::Problem;
 use ropewalk_model::schedule::RelaySchedule;
 
-use crate::{PlanError, plan_auto};
+use crate::{Bound, PlanError, plan_auto};
 
 mod bound;
 mod copies;
@@ -62,7 +62,17 @@ impl RelayPlan {
 /// # Errors
 /// [`PlanError::Uncovered`] when some wanted byte cannot reach its destination.
 pub fn plan_relays(problem: &Problem) -> Result<RelayPlan, PlanError> {
-    let bound_seconds = relay_bound(problem)?.seconds;
+    plan_to_bound(problem, &relay_bound(problem)?)
+}
+
+/// As [`plan_relays`], where the bound is known: it costs about as much as the plan.
+///
+/// * `bound`: [`relay_bound`] of the same problem.
+///
+/// # Errors
+/// As [`plan_relays`].
+pub fn plan_to_bound(problem: &Problem, bound: &Bound) -> Result<RelayPlan, PlanError> {
+    let bound_seconds = bound.seconds;
     let (direct, quality) = plan_auto(problem)?;
     let plain = RelayPlan {
         schedule: RelaySchedule {

@@ -46,7 +46,7 @@ impl Relays {
             return Ok(None);
         }
         let bound = ropewalk_sched::relay_bound(problem)?;
-        let plan = ropewalk_sched::plan_relays(problem)?;
+        let plan = ropewalk_sched::plan_to_bound(problem, &bound)?;
         let hops = verify_relays(problem, &plan.schedule)
             .map_err(|error| TimedError::Wrong("relay".to_owned(), error))?;
         let reader = |at: usize| problem.receivers[at].name.clone();
