@@ -161,7 +161,7 @@ fn check_relayed(problem: &Problem, run: &Relayed) -> Result<(), VerifyError> {
     Ok(())
 }
 
-/// The most hops of a byte. A run is ready when its source gets all of it by runs that were ready before.
+/// The most hops of a byte. Bytes are ready when their source got them before; a run may get ready in pieces.
 fn hops(problem: &Problem, schedule: &RelaySchedule) -> Result<u32, VerifyError> {
     let mut got: Vec<Vec<Range>> = vec![Vec::new(); problem.receivers.len()];
     for run in &schedule.direct.assignments {
@@ -170,20 +170,24 @@ fn hops(problem: &Problem, schedule: &RelaySchedule) -> Result<u32, VerifyError>
     let mut had: Vec<RangeSet> = got.into_iter().map(RangeSet::from_ranges).collect();
     let mut hops = u32::from(had.iter().any(|ranges| !ranges.is_empty()));
     let all = schedule.relayed.iter().filter(|run| !run.range.is_empty());
-    let mut open: Vec<&Relayed> = all.collect();
+    let mut open: Vec<Relayed> = all.copied().collect();
     while let Some(first) = open.first().copied() {
-        let is_ready = |run: &&Relayed| had[run.from].contains_range(run.range);
-        let (ready, waiting): (Vec<&Relayed>, Vec<&Relayed>) = open.into_iter().partition(is_ready);
-        if ready.is_empty() {
+        let mut got: HashMap<usize, Vec<Range>> = HashMap::new();
+        let mut waiting: Vec<Relayed> = Vec::new();
+        for run in open {
+            let ready = had[run.from].clipped(run.range);
+            let rest = RangeSet::from(run.range).difference(&ready);
+            if !ready.is_empty() {
+                got.entry(run.to).or_default().extend(&ready);
+            }
+            waiting.extend(rest.iter().map(|range| Relayed { range, ..run }));
+        }
+        if got.is_empty() {
             return Err(VerifyError::NeverHad {
                 from: problem.receivers[first.from].name.clone(),
                 to: problem.receivers[first.to].name.clone(),
                 range: first.range,
             });
-        }
-        let mut got: HashMap<usize, Vec<Range>> = HashMap::new();
-        for run in ready {
-            got.entry(run.to).or_default().push(run.range);
         }
         for (receiver, ranges) in got {
             had[receiver] = had[receiver].union(&RangeSet::from_ranges(ranges));
@@ -267,6 +271,34 @@ mod tests {
             verify_relays(&Problem::default(), &RelaySchedule::default()),
             Ok(0)
         );
+    }
+
+    /// Runs that wait for each other as a whole, though no byte goes round: each gets ready in pieces.
+    #[test]
+    fn runs_get_ready_in_pieces() {
+        let ranges = RangeSet::from(Range::new(0, 30));
+        let mut problem = problem();
+        problem.senders[0].ranges = ranges.clone();
+        let receiver = problem.receivers[0].clone();
+        problem.receivers = ["a", "b", "c", "d"]
+            .map(|name| Receiver {
+                name: name.to_owned(),
+                ranges: ranges.clone(),
+                ..receiver.clone()
+            })
+            .into();
+        let (a, b, c, d) = (0, 1, 2, 3);
+        let plan = RelaySchedule::from_runs(
+            vec![direct(10, 30, b), direct(0, 20, c)],
+            vec![
+                relayed(0, 10, a, b),
+                relayed(0, 30, c, a),
+                relayed(20, 30, d, c),
+                relayed(0, 30, b, d),
+            ],
+        );
+        // Bytes 0 to 10 go by c, a and b to d; bytes 20 to 30 by b, d and c to a.
+        assert_eq!(verify_relays(&problem, &plan), Ok(4));
     }
 
     /// Each fault of a relay is found and named.
