@@ -67,7 +67,7 @@ pub fn plan_relays(problem: &Problem) -> Result<RelayPlan, PlanError> {
 
 /// As [`plan_relays`], where the bound is known: it costs about as much as the plan.
 ///
-/// * `bound`: [`relay_bound`] of the same problem.
+/// * `bound`: [`relay_bound`] of the same problem, or of one that needs no more.
 ///
 /// # Errors
 /// As [`plan_relays`].
