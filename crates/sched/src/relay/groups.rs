@@ -6,7 +6,7 @@ use std::sync::Arc;
 use ropewalk_model::problem::{Destination, Problem};
 use ropewalk_model::range::Range;
 
-/// Fellow receivers that a receiver exchanges bytes with at most.
+/// Fellow receivers that a receiver exchanges bytes with at most; in groups more, where its uplink is many times those of others.
 ///
 /// A lane has a thread and a window on both nodes; at 64 of 1 Gbit/s altogether a unit of 1 MiB takes half a second.
 pub const LANES_PER_NODE_MAX: usize = 64;
