@@ -86,19 +86,27 @@ pub fn plan_to_bound(problem: &Problem, bound: &Bound) -> Result<RelayPlan, Plan
     if !relays(problem) || !gains(bound_seconds) {
         return Ok(plain);
     }
-    let slower = match problem.has_links() {
-        true => 0..=SLOWER_MAX,
-        false => 0..=0,
+    let slower_max = match problem.has_links() {
+        true => SLOWER_MAX,
+        false => 0,
     };
-    let plans = slower.filter_map(|slower| {
-        let schedule = plan::with_relays(problem, slower)?;
+    let mut best: Option<RelayPlan> = None;
+    for slower in 0..=slower_max {
+        let Some(schedule) = plan::with_relays(problem, slower) else {
+            continue;
+        };
         let seconds = schedule.predicted_seconds(problem);
-        Some(RelayPlan {
-            schedule,
-            seconds,
-            bound_seconds,
-        })
-    });
-    let best = plans.min_by(|a, b| a.seconds.total_cmp(&b.seconds));
+        if best.as_ref().is_none_or(|best| seconds < best.seconds) {
+            best = Some(RelayPlan {
+                schedule,
+                seconds,
+                bound_seconds,
+            });
+        }
+        // A further plan, of up to half a minute, would gain too little.
+        if seconds * (1.0 - GAIN_MIN) <= bound_seconds {
+            break;
+        }
+    }
     Ok(best.filter(|best| gains(best.seconds)).unwrap_or(plain))
 }
