@@ -185,13 +185,17 @@ fn units(problem: &Problem, schedule: &RelaySchedule, unit_len: u64) -> (Vec<Uni
         };
         let list = &gets[source as usize];
         let first = list.partition_point(|(had, _)| had.end <= range.start);
-        for &(_, had) in list[first..]
+        let mut lacks = range.len();
+        for &(run, had) in list[first..]
             .iter()
             .take_while(|(had, _)| had.start < range.end)
         {
+            lacks = lacks.saturating_sub(run.intersect(range).map_or(0, Range::len));
             units[unit].awaits += 1;
             units[had as usize].frees.push(unit as u32);
         }
+        // What its source never gets is never sent.
+        units[unit].awaits += u32::from(lacks > 0);
     }
     let mut free: Vec<u32> = (0..units.len() as u32).collect();
     free.retain(|&unit| units[unit as usize].awaits == 0);

@@ -146,4 +146,7 @@ fn what_never_arrives_has_no_time() {
         })
         .into();
     assert!(run_relays(&problem, &plan, UNIT, false).is_infinite());
+    // One that gets nothing hands nothing on.
+    plan.relayed.pop();
+    assert!(run_relays(&problem, &plan, UNIT, false).is_infinite());
 }
