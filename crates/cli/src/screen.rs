@@ -80,6 +80,8 @@ struct State<S: Show> {
     backlog: Backlog<S::Event>,
     /// What is done when all is shown.
     last: Option<Last<S>>,
+    /// The thread has ended, or failed: nothing is shown any more.
+    is_over: bool,
 }
 
 struct Shared<S: Show> {
@@ -104,6 +106,7 @@ impl<S: Show> Screen<S> {
             state: Mutex::new(State {
                 backlog: Backlog::default(),
                 last: None,
+                is_over: false,
             }),
             added: Condvar::new(),
             shown: Notify::new(),
@@ -125,7 +128,8 @@ impl<S: Show> Screen<S> {
 
     /// Whether more of what must not be lost would be lost now: the loop waits for [`space`](Self::space) then.
     pub fn is_full(&self) -> bool {
-        self.shared.state().backlog.is_full()
+        let state = self.shared.state();
+        !state.is_over && state.backlog.is_full()
     }
 
     /// Waits until it is not full.
@@ -180,13 +184,20 @@ impl<S: Show> Shared<S> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What is done last, unless that is settled.
+    /// What is done last, unless that is settled, or nothing does it any more.
     fn end(&self, last: Last<S>) {
-        self.state().last.get_or_insert(last);
+        let mut state = self.state();
+        if state.is_over {
+            return;
+        }
+        state.last.get_or_insert(last);
+        drop(state);
         self.added.notify_one();
     }
 
     fn show_all(&self, mut show: S, taken: &Taken) {
+        // Also where this panics: the loop must not wait for it then.
+        let _over = Over(self);
         let mut state = self.state();
         loop {
             let next = state.backlog.take();
@@ -216,5 +227,68 @@ impl<S: Show> Shared<S> {
             self.shown.notify_one();
             state = self.state();
         }
+    }
+}
+
+/// Nothing is shown any more when this is dropped.
+struct Over<'a, S: Show>(&'a Shared<S>);
+
+impl<S: Show> Drop for Over<'_, S> {
+    fn drop(&mut self) {
+        let mut state = self.0.state();
+        state.is_over = true;
+        let last = state.last.take();
+        drop(state);
+        // The one that waits for its result is told.
+        drop(last);
+        self.0.shown.notify_one();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Longest time on a busy machine.
+    const DEADLINE: Duration = Duration::from_secs(60);
+
+    /// A bug.
+    struct Broken;
+
+    impl Show for Broken {
+        type Event = ();
+
+        fn keeping(_event: &()) -> Keeping {
+            Keeping::Awaited
+        }
+
+        fn show(&mut self, _event: ()) {
+            // A panic without a message.
+            std::panic::resume_unwind(Box::new("broken"));
+        }
+
+        fn omitted(&mut self, _events: u64) {}
+
+        fn taken(&self) -> Taken {
+            Taken::default()
+        }
+    }
+
+    /// A thread that fails ends the waits for it: for space, and for the end.
+    #[test]
+    fn a_thread_that_fails_holds_nothing() {
+        let runtime = crate::run::runtime().unwrap();
+        runtime.block_on(async {
+            let mut signals = Signals::listen().unwrap();
+            let screen = Screen::start(Broken).unwrap();
+            for _ in 0..2 * backlog::EVENTS_MAX {
+                screen.put(());
+            }
+            let space = tokio::time::timeout(DEADLINE, screen.space());
+            space.await.expect("it waits for space");
+            let end = tokio::time::timeout(DEADLINE, screen.end(&mut signals, |_| ()));
+            let error = end.await.expect("it waits for the end").unwrap_err();
+            assert!(error.to_string().contains("this is a bug"), "{error:#}");
+        });
     }
 }
