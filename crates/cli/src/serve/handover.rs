@@ -164,7 +164,17 @@ async fn show(
         screen.end(&mut signals, leave).await?;
         return Ok(ExitCode::from(EXIT_INTERRUPTED));
     };
-    let report = report_of(&entry?, last);
+    let entry = match entry {
+        Ok(entry) => entry,
+        Err(error) => {
+            // What was said before is shown, and the bars are gone, before the error is.
+            return match screen.end(&mut signals, Transfer::leave).await? {
+                Some(()) => Err(error.into()),
+                None => Ok(ExitCode::from(EXIT_INTERRUPTED)),
+            };
+        }
+    };
+    let report = report_of(&entry, last);
     let ended = screen.end(&mut signals, |show| show.end(report)).await?;
     ended.unwrap_or(Ok(ExitCode::from(EXIT_INTERRUPTED)))
 }
