@@ -3,13 +3,14 @@
 mod common;
 
 use std::fs::File;
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{self, BufRead as _, BufReader, Read, Write as _};
 use std::net::TcpListener;
 use std::os::fd::OwnedFd;
 use std::process::{Child, Stdio};
 
 use common::processes::{assert_gone, family};
-use common::{Place, bytes, wait_for};
+use common::{DEADLINE, Place, bytes, wait_for};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::ioctl_fionread;
 use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
 use rustix::process::{Pid, Signal, kill_process};
@@ -27,10 +28,26 @@ fn pipe(filled: usize) -> (File, OwnedFd) {
     (File::from(read), write.into())
 }
 
+/// The reading end of a pipe. A test that reads it fails, and does not hang, where nothing comes.
+struct Patient(File);
+
+impl Read for Patient {
+    fn read(&mut self, space: &mut [u8]) -> io::Result<usize> {
+        let most = Timespec {
+            tv_sec: DEADLINE.as_secs() as i64,
+            tv_nsec: 0,
+        };
+        let mut ready = [PollFd::new(&self.0, PollFlags::IN)];
+        let count = poll(&mut ready, Some(&most))?;
+        assert!(count > 0, "waited in vain for bytes");
+        self.0.read(space)
+    }
+}
+
 /// A command whose standard output is read only when the test does.
 struct Unread {
     child: Child,
-    output: BufReader<File>,
+    output: BufReader<Patient>,
     // Of the lines that were read.
     longest: usize,
 }
@@ -49,7 +66,7 @@ impl Unread {
         command.args(words).stdout(write).stderr(Stdio::null());
         Self {
             child: command.spawn().unwrap(),
-            output: BufReader::new(read),
+            output: BufReader::new(Patient(read)),
             longest: 0,
         }
     }
@@ -81,7 +98,7 @@ impl Unread {
     /// Reads nothing until the pipe has no space for another line.
     fn stop_reading(&self) {
         wait_for("a full pipe", || {
-            let waiting = ioctl_fionread(self.output.get_ref()).unwrap() as usize;
+            let waiting = ioctl_fionread(&self.output.get_ref().0).unwrap() as usize;
             (waiting + self.longest > PIPE_LEN).then_some(())
         });
     }
@@ -131,7 +148,8 @@ fn copies_end_while_nothing_reads_them() {
 fn copies_end_while_their_terminal_is_stopped() {
     let place = Place::new();
     std::fs::write(place.path("f"), bytes(12 << 20, 1)).unwrap();
-    let (mut read, write) = pipe(PIPE_LEN);
+    let (read, write) = pipe(PIPE_LEN);
+    let mut read = Patient(read);
     let mut command = place.command();
     command.args(["copy", "--progress", "always", "--limit", "6MB/s", "f", "g"]);
     let mut child = command.stderr(write).spawn().unwrap();
