@@ -248,6 +248,8 @@ impl Launch {
                 Some(line) = errors.recv() => self.hear_error(&line),
                 read = read_line(&mut output, &mut line) => {
                     if !matches!(read, Ok(1..)) {
+                        // It may have said much, which is kept without a listener.
+                        drop(errors);
                         return self.ended(over).await;
                     }
                     self.hear(&String::from_utf8_lossy(&line));
@@ -255,8 +257,8 @@ impl Launch {
                 }
             }
         }
-        // The end of the input ends the agents.
-        drop(input);
+        // The end of the input ends the agents. A launcher says so of each, and must not wait for a listener.
+        drop((input, errors));
         if tokio::time::timeout(END_TIMEOUT, self.child.wait())
             .await
             .is_err()
