@@ -180,8 +180,11 @@ pub(crate) async fn carry_out<T: Send + 'static>(
                     Ok(request) => (agents, request),
                     Err(error) => {
                         agents.leave().await;
-                        own.end(Transfer::leave).await?;
-                        return Err(Usage(error).into());
+                        // Where its output is stuck, the error would be, too, and no signal ends that.
+                        return match own.end(Transfer::leave).await? {
+                            Some(()) => Err(Usage(error).into()),
+                            None => Ok(None),
+                        };
                     }
                 },
                 Err(report) => return own.end(|show| last(show, *report)).await,
