@@ -44,9 +44,7 @@ pub use error::{PlanError, UnknownScheduler};
 pub use fast::Fast;
 pub use greedy::Greedy;
 pub use optimal::Optimal;
-pub use relay::{
-    LANES_PER_NODE_MAX, RelayPlan, plan_relays, plan_to_bound, relay_bound, relays,
-};
+pub use relay::{LANES_PER_NODE_MAX, RelayPlan, plan_relays, plan_to_bound, relay_bound, relays};
 pub use ropewalk_model::{
     ReceiverRun, RelaySchedule, Schedule, receiver_runs, verify, verify_relays,
 };

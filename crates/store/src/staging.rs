@@ -130,9 +130,13 @@ impl<T: Target> Staging<T> {
         self.open(|| self.files.get(object, || self.target.open(object)))
     }
 
-    /// A small file that is written at once is not kept open: another one would be closed for it.
+    /// A small file that is written at once is not kept open, as another one would be closed for it; but it is where the next sync is
+    /// one of each file, since what a disk says of a file that nobody has open may be lost.
     fn file_for(&self, piece: &Piece, is_whole: bool) -> Result<Arc<File>, StoreError> {
-        match is_whole && piece.range.len() <= ADVISED_MIN {
+        let is_small = is_whole && piece.range.len() <= ADVISED_MIN;
+        let are_many =
+            || self.target.filesystem().is_some() && lock(&self.dirty).len() >= SYNC_EACH_MAX;
+        match is_small && are_many() {
             true => self.open(|| self.target.open(piece.object).map(Arc::new)),
             false => self.file(piece.object),
         }
