@@ -81,6 +81,8 @@ struct State {
     // A thread follows the links of this host.
     watches_links: bool,
     temporary_told: bool,
+    // Bytes that the last sync before an early end has made safe.
+    safe: u64,
     // Final paths that a thread makes sinks of now, and whether other nodes write them, too.
     making: Option<Vec<(PathBuf, bool)>>,
 }
@@ -180,6 +182,7 @@ impl Fetch {
             rails: Vec::new(),
             watches_links: false,
             temporary_told: false,
+            safe: 0,
             making: None,
         };
         Arc::new_cyclic(|own: &Weak<Self>| Self {

@@ -497,6 +497,7 @@ impl Transfer {
         if let Some(fetch) = &fetch {
             fetch.await_made();
         }
+        finished.safe = fetch.as_ref().map_or(0, |fetch| fetch.safe());
         finished.left = fetch.map(|fetch| fetch.left()).unwrap_or_default();
         finished.sent = self.serving.sent();
         finished.best_second = self.serving.best_second();

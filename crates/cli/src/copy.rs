@@ -32,12 +32,7 @@ pub(crate) struct CopyArgs {
     endpoints: Vec<OsString>,
 
     /// A further destination; may be repeated
-    #[arg(
-        long,
-        hide_short_help = true,
-        hide_long_help = true,
-        value_name = "DEST"
-    )]
+    #[arg(long, hide_short_help = true, value_name = "DEST")]
     also_to: Vec<OsString>,
 
     /// Also copy owner, group, set-id bits, extended attributes, ACLs, pipes, sockets and devices
@@ -51,7 +46,7 @@ pub(crate) struct CopyArgs {
     ///
     /// Among all sources of one host; its bytes are sent once. Where the file system at the destination has no hard links, each name
     /// becomes a file of its own, and the report counts them
-    #[arg(short = 'H', long, hide_short_help = true, hide_long_help = true)]
+    #[arg(short = 'H', long)]
     hard_links: bool,
 
     #[command(flatten)]
@@ -192,7 +187,8 @@ impl CopyArgs {
         let relation = self.sources.0;
         if !arguments.iter().flatten().any(wildcards::is_asked) {
             let sources = arguments.into_iter().flatten().collect();
-            let sources = sources::arrange(sources, &mut destinations, relation)?;
+            let sources = sources::arrange(sources, &mut destinations, relation)
+                .map_err(|error| self.with_also_to(error))?;
             return Ok(Asked::Transfer(Box::new(
                 self.request(sources, destinations)?,
             )));
@@ -238,6 +234,19 @@ impl CopyArgs {
             inputs,
             json: self.output.json,
         })
+    }
+
+    /// One destination has nothing to share with: the last of the sources may have been meant as another.
+    fn with_also_to(&self, error: anyhow::Error) -> anyhow::Error {
+        let is_alone = self.destinations.0 == Destinations::Shared
+            && self.also_to.is_empty()
+            && self.endpoints.len() > 2;
+        match is_alone {
+            true => anyhow::anyhow!(
+                "{error}; only the last path is a destination, a further one is named by --also-to DEST"
+            ),
+            false => error,
+        }
     }
 
     fn request(&self, sources: Vec<Endpoint>, destinations: Vec<Endpoint>) -> Result<Request> {
@@ -501,7 +510,8 @@ mod tests {
         let args = <CopyArgs as clap::FromArgMatches>::from_arg_matches(&matches)?;
         let (sources, mut destinations) = args.endpoints()?;
         let relation = args.sources.0;
-        let sources = sources::arrange(sources.concat(), &mut destinations, relation)?;
+        let sources = sources::arrange(sources.concat(), &mut destinations, relation)
+            .map_err(|error| args.with_also_to(error))?;
         Ok((sources, destinations))
     }
 
@@ -520,6 +530,16 @@ mod tests {
             .and_then(|(sources, destinations)| nodes(&sources, &destinations))
             .unwrap_err()
             .to_string()
+    }
+
+    /// With a shared destination, a further one is looked for among the sources.
+    #[test]
+    fn further_shared_destinations_are_named() {
+        let paths = ["--destinations", "shared", "/big", "a:7451:/x"];
+        let said = refusal(&paths, &["a:7452:/x"]);
+        assert!(said.ends_with("named by --also-to DEST"), "{said}");
+        let said = refusal(&paths[2..], &["a:7452:/x"]);
+        assert!(!said.contains("--also-to"), "{said}");
     }
 
     /// Nodes are called after their host, with more only where that is not enough.

@@ -4,7 +4,7 @@
 //!  /data/set   set   ./a:b       a path on this host; a colon before the first slash must be hidden
 //!  a[1-4]:/data/set   me@b:/x    paths on hosts reached over ssh
 //!  a:set   a:~/set   a:      the same, below the home folder there
-//!  c:7420:/data/set  [::1]:7420:/x   a path on a host where an agent listens
+//!  c:7420:/data/set  [::1]:7420:/x   a path on a host where an agent listens; c:742[0-3]:/x at four ports
 //!  a:/data/*.h5   a:~you/x   as a source, what matches there; another user's home folder there
 //!  mem:4GiB   null:   a:mem:4GiB   c:7420:null:   a pattern, or nowhere
 //! ```
@@ -176,14 +176,14 @@ pub(crate) fn parse(text: &OsStr, side: Side) -> Result<Vec<Endpoint>, EndpointE
     if rest.first() == Some(&b':') {
         return Err(EndpointError::Brackets(shown()));
     }
-    let (port, rest) = split_port(rest);
+    let (ports, rest) = split_ports(rest);
     check_len(rest)?;
     let (object, into) = match generated(rest, side)? {
         Some(object) => (object, false),
         None if rest.first() == Some(&b'/') => {
             path(OsString::from_vec(rest.to_vec()), rest.ends_with(b"/"))
         }
-        None if port.is_some() && !names_user(rest) => {
+        None if ports.is_some() && !names_user(rest) => {
             return Err(EndpointError::Rest {
                 text: shown(),
                 host: hosts.to_owned(),
@@ -207,13 +207,23 @@ pub(crate) fn parse(text: &OsStr, side: Side) -> Result<Vec<Endpoint>, EndpointE
         object => object,
     };
     let mut endpoints = Vec::new();
+    let ports: Vec<Option<String>> = match ports.map(std::str::from_utf8) {
+        // Digits, brackets, dashes and commas.
+        Some(ports) => {
+            let ports = host_list::expand(ports.unwrap_or_default())?;
+            ports.into_iter().map(Some).collect()
+        }
+        None => vec![None],
+    };
     for host in host_list::expand(hosts)? {
-        let reach = reach(&host, port, &shown)?;
-        endpoints.push(Endpoint {
-            reach,
-            object: object.clone(),
-            into,
-        });
+        for port in &ports {
+            let reach = reach(&host, port.as_deref(), &shown)?;
+            endpoints.push(Endpoint {
+                reach,
+                object: object.clone(),
+                into,
+            });
+        }
     }
     Ok(endpoints)
 }
@@ -315,18 +325,23 @@ fn names_user(path: &[u8]) -> bool {
     matches!(path, [b'~', first, ..] if *first != b'/')
 }
 
-/// `PORT:rest` apart; a rest without a port is given back whole.
-fn split_port(rest: &[u8]) -> (Option<&[u8]>, &[u8]) {
-    let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
-    match rest.get(digits) {
-        Some(b':') if digits > 0 => (Some(&rest[..digits]), &rest[digits + 1..]),
+/// `PORT:rest`, or a list of ports as `742[0-3]:rest`, apart; a rest without a port is given back whole.
+fn split_ports(rest: &[u8]) -> (Option<&[u8]>, &[u8]) {
+    let mut inside = false;
+    let of_ports = |byte: &&u8| {
+        inside = **byte == b'[' || inside && **byte != b']';
+        byte.is_ascii_digit() || **byte == b'[' || **byte == b']' || inside && b"-,".contains(*byte)
+    };
+    let len = rest.iter().take_while(of_ports).count();
+    match rest.get(len) {
+        Some(b':') if len > 0 => (Some(&rest[..len]), &rest[len + 1..]),
         _ => (None, rest),
     }
 }
 
 fn reach(
     host: &str,
-    port: Option<&[u8]>,
+    port: Option<&str>,
     shown: &dyn Fn() -> String,
 ) -> Result<Reach, EndpointError> {
     let (user, name) = match host.rsplit_once('@') {
@@ -349,7 +364,6 @@ fn reach(
     if user.is_some() {
         return Err(EndpointError::UserWithPort(shown()));
     }
-    let port = String::from_utf8_lossy(port);
     match port.parse() {
         Ok(port) if port > 0 => Ok(Reach::Attached {
             host: name.to_owned(),
@@ -357,7 +371,7 @@ fn reach(
         }),
         _ => Err(EndpointError::Port {
             text: shown(),
-            port: port.into_owned(),
+            port: port.to_owned(),
         }),
     }
 }
@@ -529,6 +543,19 @@ mod tests {
         assert_eq!(names("a[1-3]:/d"), ["a1:/d", "a2:/d", "a3:/d"]);
         assert_eq!(names("me@a[1-2],b:/d"), ["me@a1:/d", "me@a2:/d", "b:/d"]);
         assert_eq!(names("a[1-2]:9:mem:1"), ["a1:9:mem:1", "a2:9:mem:1"]);
+        assert_eq!(names("a:745[1-2]:/d"), ["a:7451:/d", "a:7452:/d"]);
+        assert_eq!(
+            names("a[1-2]:[7,19]:/d"),
+            ["a1:7:/d", "a1:19:/d", "a2:7:/d", "a2:19:/d"]
+        );
+        // A name below the home folder.
+        for path in ["7[ab]:x", "7-8:x", "745[1-2", "r[1-2]:/d"] {
+            let text = format!("a:{path}");
+            assert_eq!(
+                destination(&text).unwrap()[0].object,
+                Object::Path(path.into())
+            );
+        }
     }
 
     /// Names that are not UTF-8 survive.
@@ -610,6 +637,8 @@ mod tests {
             ("host:7420:~/x", "takes an absolute path"),
             ("host:0:/x", "0 is not a port"),
             ("host:70000:/x", "70000 is not a port"),
+            ("host:[9-1]:/x", "counts down"),
+            ("host:7[0-9][0-9][0-9][0-9]:/x", "is not a port"),
             ("me@host:7420:/x", "belongs to ssh"),
             (
                 "rsync://host/x",

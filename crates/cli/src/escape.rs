@@ -11,10 +11,15 @@ fn acts(letter: char) -> bool {
         || matches!(letter, '\u{200e}' | '\u{200f}' | '\u{2028}' | '\u{2029}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// The text as one line of at most 1 KiB, with what would act on the terminal written as `\n` or `\u{1b}`.
+/// The text as one line of at most 1 KiB, with what would act on the terminal written as `\n` or `\u{1b}`; without blanks at its end.
 pub fn line(text: &str) -> String {
+    name(text.trim_end())
+}
+
+/// As [`line()`], of a name of a file: blanks at its end are part of it.
+pub fn name(text: &str) -> String {
     let mut out = String::with_capacity(text.len().min(LINE_LEN_MAX));
-    for letter in text.trim_end().chars() {
+    for letter in text.chars() {
         if out.len() > LINE_LEN_MAX {
             out.push_str(" ...");
             break;
@@ -56,5 +61,12 @@ mod tests {
             long.len()
         );
         assert_eq!(lines("a\x1b\nb"), "a\\u{1b}\nb");
+        for (given, shown) in [
+            ("t/\t", "t/\\t"),
+            ("t/\r", "t/\\r"),
+            ("t/trail ", "t/trail "),
+        ] {
+            assert_eq!(name(given), shown);
+        }
     }
 }

@@ -34,7 +34,6 @@ struct Options {
     #[arg(
         long,
         hide_short_help = true,
-        hide_long_help = true,
         value_name = "PATTERN",
         allow_hyphen_values = true,
         help_heading = "Filters"

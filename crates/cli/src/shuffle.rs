@@ -32,7 +32,7 @@ pub(crate) struct ShuffleArgs {
 
     /// New folder that each node writes: part-00000, part-00001 and so on; {node} as in --from
     ///
-    /// Partition p is on the node p modulo the number of nodes. The folder appears when all is done
+    /// The partitions are dealt in turn: part-00000 is on the first node, part-00001 on the second. The folder appears when all is done
     #[arg(long, value_name = "DIR")]
     to: OsString,
 

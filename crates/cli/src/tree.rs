@@ -16,19 +16,14 @@ pub(crate) struct TreeArgs {
     /// List what would be sent, and send nothing; nothing is made or changed on any host
     ///
     /// The list is on standard output, a file a line. What an interrupted run has left is listed as if it was to be sent
-    #[arg(long, short = 'n', hide_short_help = true, hide_long_help = true)]
+    #[arg(long, short = 'n')]
     dry_run: bool,
 
     /// Remove what the destination has and no source has, when all has arrived, as rsync does
     ///
     /// Only in folders that the sources have. What --exclude matches stays, as do mount points, temporary names of transfers and, without -a,
     /// sockets, pipes and devices. Nothing is removed when part of a source cannot be read; a source with nothing in it is refused. First look with -n
-    #[arg(
-        long,
-        alias = "delete-after",
-        hide_short_help = true,
-        hide_long_help = true
-    )]
+    #[arg(long, alias = "delete-after")]
     delete: bool,
 
     /// Of a changed file, send only the aligned chunks of 1 MiB that the destination's file has not at the same place
@@ -49,7 +44,7 @@ pub(crate) struct TreeArgs {
     resume: Resume,
 
     /// Leave files alone that the destination has with a later modification time, as rsync does
-    #[arg(long, short, hide_short_help = true, hide_long_help = true)]
+    #[arg(long, short)]
     update: bool,
 
     /// Leave all files and links alone that the destination has, whatever they are
@@ -63,7 +58,6 @@ pub(crate) struct TreeArgs {
     #[arg(
         long,
         hide_short_help = true,
-        hide_long_help = true,
         value_name = "FILE",
         help_heading = "Filters"
     )]

@@ -70,7 +70,10 @@ fn what_no_source_has_is_removed() {
     let dry = copy(&["-n"]).assert_status(0);
     assert_eq!(
         dry.out(),
-        "remove      4 B  set/gone\nremove      4 B  set/sub/old/gone\n"
+        format!(
+            "remove      4 B  {0}/gone\nremove      4 B  {0}/sub/old/gone\n",
+            place.text("copy")
+        )
     );
     dry.assert_says("dry run: would send 0 B in 0 files, remove 2 files (8 B); 53 files");
     assert_eq!(before, names(&ours));

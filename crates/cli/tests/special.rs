@@ -50,17 +50,21 @@ fn mirrors_have_special_files() {
         ran.assert_status(0)
     };
     let listed = mirror(&["-n"]).out();
+    let other = place.text("copy/other");
     assert_eq!(
         listed.lines().collect::<Vec<_>>(),
         [
-            "remove      0 B  set/other",
+            &*format!("remove      0 B  {other}"),
             "send        0 B  set/pipe",
             "send        0 B  set/sub/pipe too",
             "send        0 B  set/sub/socket",
         ]
     );
     let differing = place.run(&["check", "-a", "set", "copy"]).assert_status(3);
-    for line in ["extra       set/other", "missing     set/sub/socket"] {
+    for line in [
+        &*format!("extra       {other}"),
+        "missing     set/sub/socket",
+    ] {
         assert!(differing.out().contains(line), "{}", differing.out());
     }
     let made = mirror(&["--json"]).report();

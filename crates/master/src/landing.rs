@@ -3,6 +3,11 @@
 use ropewalk_proto::coordinator::NodeSummary;
 use ropewalk_proto::report::{MergedReport, Report};
 
+/// How the note about a folder that was there begins.
+pub(crate) fn existed(merged: &MergedReport) -> String {
+    format!("{}: {} existed: ", merged.node, merged.path)
+}
+
 /// Fills in [`Report::landing`] and says the same in notes.
 pub(crate) fn tell(report: &mut Report, nodes: &[NodeSummary<'_>]) {
     let landing = &mut report.landing;
@@ -45,13 +50,13 @@ pub(crate) fn tell(report: &mut Report, nodes: &[NodeSummary<'_>]) {
         merged.unchanged_files == 0 || merged.added_files + merged.replaced_files > 0
     };
     for merged in landing.merged.iter().filter(is_merged) {
-        let (node, path) = (&merged.node, &merged.path);
         let unchanged = match merged.unchanged_files {
             0 => String::new(),
             files => format!(", {files} unchanged"),
         };
         report.notes.push(format!(
-            "{node}: {path} existed: merged, {} file{} added, {} replaced{unchanged}",
+            "{}merged, {} file{} added, {} replaced{unchanged}",
+            existed(merged),
             merged.added_files,
             plural(merged.added_files),
             merged.replaced_files

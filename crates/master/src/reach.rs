@@ -206,7 +206,8 @@ impl<N: Fn(Event)> Round<'_, N> {
             .count()
     }
 
-    fn take(&mut self, number: usize, mut answer: Result<Reached, Failure>) {
+    fn take(&mut self, number: usize, answer: Result<Reached, Failure>) {
+        let mut answer = answer.map_err(|failure| with_port(&self.nodes[number], failure));
         let is_ok = answer.is_ok();
         let uploaded = answer.as_mut().ok().and_then(|one| one.uploaded.take());
         self.answers.insert(number, answer);
@@ -405,6 +406,31 @@ fn named(name: &str, failure: Failure) -> Failure {
     Failure { text, ..failure }
 }
 
+/// A failure of ssh, with how an agent at a port is named, where a path looks like a port.
+fn with_port(node: &NodeRequest, failure: Failure) -> Failure {
+    let Reach::Ssh(target) = &node.reach else {
+        return failure;
+    };
+    let port = node
+        .sources
+        .iter()
+        .chain(&node.sinks)
+        .find_map(|object| match &object.object {
+            Object::Path(path) => std::str::from_utf8(path).ok()?.parse::<u16>().ok(),
+            _ => None,
+        });
+    let Some(port) = port.filter(|_| !failure.is_question) else {
+        return failure;
+    };
+    let host = target.rsplit_once('@').map_or(&**target, |(_, host)| host);
+    let text = format!(
+        "{}\n{target}:{port} is the path {port} on a host that is reached over ssh; if an agent listens at port {port} there, write \
+         {host}:{port}:/PATH",
+        failure.text
+    );
+    Failure { text, ..failure }
+}
+
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
@@ -437,7 +463,15 @@ fn roots(node: &NodeRequest, options: &Options) -> Vec<String> {
         .filter(|_| !node.sinks.is_empty())
     {
         let folder = folder_of(Path::new(OsStr::from_bytes(path)));
-        lines.push(format!("in {}", hex(folder.as_os_str().as_bytes())));
+        let is_made = |path: &[u8]| folder_of(Path::new(OsStr::from_bytes(path))) == folder;
+        let mut made = node.sinks.iter().filter(|sink| sink.make_folder);
+        let is_made = made.any(|sink| matches!(&sink.object, Object::Path(path) if is_made(path)));
+        // The copy makes it, or it has to be there.
+        let kind = match is_made {
+            true => "in",
+            false => "li",
+        };
+        lines.push(format!("{kind} {}", hex(folder.as_os_str().as_bytes())));
     }
     for source in &node.sources {
         match &source.object {
@@ -465,4 +499,47 @@ fn roots(node: &NodeRequest, options: &Options) -> Vec<String> {
         }
     }
     lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::request::ObjectRequest;
+
+    /// A path that looks like a port, over ssh: the failure says how an agent at a port is named.
+    #[test]
+    fn what_looks_like_a_port_is_explained() {
+        let text = |reach: Reach, path: &str, is_question: bool| {
+            let node = NodeRequest {
+                name: "n".into(),
+                reach,
+                sources: Vec::new(),
+                sinks: vec![ObjectRequest {
+                    object: Object::Path(path.into()),
+                    rows: Vec::new(),
+                    destination: None,
+                    make_folder: false,
+                }],
+                up: None,
+                down: None,
+                interfaces: Vec::new(),
+            };
+            let failure = Failure {
+                is_question,
+                ..start::failed("refused".into())
+            };
+            with_port(&node, failure).text
+        };
+        let ssh = || Reach::Ssh("me@h".into());
+        let hint = text(ssh(), "7421", false);
+        assert!(
+            hint.starts_with("refused\nme@h:7421 is the path 7421"),
+            "{hint}"
+        );
+        assert!(hint.ends_with("write h:7421:/PATH"), "{hint}");
+        assert_eq!(text(ssh(), "/7421", false), "refused");
+        assert_eq!(text(ssh(), "74210", false), "refused");
+        assert_eq!(text(ssh(), "7421", true), "refused");
+        assert_eq!(text(Reach::Local, "7421", false), "refused");
+    }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use ropewalk_model::{Instant, Problem};
-use ropewalk_proto::control::{Blast, Done, Gaps, Listed, PairDone};
+use ropewalk_proto::control::{self, Blast, Done, Gaps, Listed, PairDone};
 use ropewalk_proto::coordinator::{Basis, Coordinator, NodeSummary, change};
 use ropewalk_proto::report::{
     BlastReport, BoundReport, ControlReport, ErrorKind, Event, GapReport, NodeProgress, NodeReport,
@@ -112,11 +112,20 @@ pub(crate) fn listed<'a>(
     node: u32,
     entries: &'a [Listed],
 ) -> impl Iterator<Item = Event> + 'a {
-    let node = coordinator.node_name(node).to_owned();
+    let name = coordinator.node_name(node).to_owned();
     entries.iter().map(move |entry| Event::Listed {
-        node: node.clone(),
+        node: name.clone(),
         change: change(entry.change()),
-        file: coordinator.file_name(&String::from_utf8_lossy(&entry.path)),
+        file: {
+            let file = String::from_utf8_lossy(&entry.path);
+            match entry.change() {
+                // It is at the destination only.
+                control::Change::Remove
+                | control::Change::RemoveFolder
+                | control::Change::Extra => coordinator.name_at_destination(node, &file),
+                _ => coordinator.file_name(&file),
+            }
+        },
         bytes: entry.length,
     })
 }

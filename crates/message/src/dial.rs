@@ -112,7 +112,7 @@ fn hear(stream: &mut TcpStream, until: Instant) -> io::Result<[u8; PREFACE_LEN]>
             Ok(0) => {
                 return Err(io::Error::new(
                     io::ErrorKind::PermissionDenied,
-                    "the peer closed the connection; is it a message socket with the same token?",
+                    "the peer closed the connection without an answer: it has just ended, or is no message socket with this token",
                 ));
             }
             Ok(count) => have += count,

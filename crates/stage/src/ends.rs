@@ -40,6 +40,7 @@ pub(crate) enum Filled {
 fn reading(source: io::Error) -> StageError {
     StageError::File {
         doing: "reading",
+        file: String::new(),
         source,
     }
 }
@@ -178,6 +179,7 @@ struct Syncing {
 fn syncing(source: io::Error) -> StageError {
     StageError::File {
         doing: "syncing",
+        file: String::new(),
         source,
     }
 }
@@ -254,6 +256,7 @@ impl Sink {
         let written = file.file.write_all(content);
         written.map_err(|source| StageError::File {
             doing: "writing",
+            file: String::new(),
             source,
         })?;
         file.unsynced += content.len() as u64;

@@ -84,10 +84,12 @@ pub enum StageError {
         peer: String,
     },
     /// The local file failed.
-    #[error("{doing} the file: {source}")]
+    #[error("{doing} {}: {source}", shown(file))]
     File {
         /// What was tried.
         doing: &'static str,
+        /// Its path; empty where it is not known.
+        file: String,
         /// What the system said.
         source: std::io::Error,
     },
@@ -176,7 +178,26 @@ pub enum StageError {
     },
 }
 
+fn shown(file: &str) -> &str {
+    match file {
+        "" => "the file",
+        file => file,
+    }
+}
+
 impl StageError {
+    /// The same of the file with this path.
+    pub(crate) fn of_file(self, path: &[u8]) -> Self {
+        match self {
+            Self::File { doing, source, .. } => Self::File {
+                doing,
+                file: String::from_utf8_lossy(path).into_owned(),
+                source,
+            },
+            other => other,
+        }
+    }
+
     /// How the master weighs it against errors of other processes.
     #[must_use]
     pub fn cause(&self) -> StageCause {
@@ -189,5 +210,28 @@ impl StageError {
             | Self::Forged { .. } => StageCause::Violation,
             _ => StageCause::Process,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A file that fails is named.
+    #[test]
+    fn files_are_named() {
+        let error = |file: &str| StageError::File {
+            doing: "writing",
+            file: file.into(),
+            source: std::io::ErrorKind::StorageFull.into(),
+        };
+        let full = std::io::Error::from(std::io::ErrorKind::StorageFull);
+        let named = error("").of_file(b"/x/out").to_string();
+        assert_eq!(named, format!("writing /x/out: {full}"));
+        assert_eq!(error("").to_string(), format!("writing the file: {full}"));
+        assert_eq!(
+            StageError::Ended.of_file(b"/x").to_string(),
+            StageError::Ended.to_string()
+        );
     }
 }

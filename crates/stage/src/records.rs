@@ -106,6 +106,7 @@ impl Dealing {
         });
         listed.map_err(|errno| StageError::File {
             doing: "listing",
+            file: String::new(),
             source: errno.into(),
         })?;
         names.sort_unstable_by(|one, other| other.cmp(one));

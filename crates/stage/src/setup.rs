@@ -240,7 +240,13 @@ fn carry_out(agent: &mut Agent, flow: Flow) -> Result<(), StageError> {
         outputs,
         datagrams,
     };
-    Drive::new(agent, Process::new(settings), edges, ends, plan.block, key).run()
+    let file = match plan.role {
+        Role::Source => &plan.stream.from,
+        _ => &plan.stream.to,
+    };
+    Drive::new(agent, Process::new(settings), edges, ends, plan.block, key)
+        .run()
+        .map_err(|error| error.of_file(file))
 }
 
 /// The connections of a process.
@@ -402,6 +408,7 @@ impl Plan {
             let file = std::io::stdout().as_fd().try_clone_to_owned();
             file.map(File::from).map_err(|source| StageError::File {
                 doing: "taking over",
+                file: String::new(),
                 source,
             })
         };

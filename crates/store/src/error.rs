@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
-use ropewalk_model::{LayoutError, Range};
+use ropewalk_model::{LayoutError, Range, format_bytes};
 use rustix::io::Errno;
 
 use crate::buffer::BufferError;
@@ -69,8 +69,8 @@ impl fmt::Display for Operation {
 pub enum StoreError {
     /// No space, or the user's quota is used up.
     #[error(
-        "cannot {operation} {shown}: the disk is full, at least {missing} more bytes are needed; \
-         free space there or choose another destination", shown = shown(path))]
+        "cannot {operation} {shown}: the disk is full, at least {} more are needed; \
+         free space there or choose another destination", format_bytes(*missing), shown = shown(path))]
     DiskFull {
         /// The file that did not fit.
         path: PathBuf,

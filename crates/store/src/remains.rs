@@ -63,13 +63,13 @@ pub struct Remain {
 /// Cost: one pass over the folder of the destination and one over the destination, and a read of each journal.
 ///
 /// # Errors
-/// [`StoreError::ParentMissing`], or what the system reported when the folder was opened or read.
+/// [`StoreError::Vanished`] for a missing folder of the destination, or what the system reported when the folder was opened or read.
 pub fn remains(dest: &Path) -> Result<Vec<Remain>, StoreError> {
     let mut found = Vec::new();
     // The root, or a path that ends in `..`, has nothing beside it that is found by name.
     let resolved = resolve(dest);
     if resolved.file_name().is_some() {
-        let (folder, path, name) = open_parent(&resolved)?;
+        let (folder, path, name) = open_parent(&resolved).map_err(nothing_there)?;
         find(&folder, &path, &temporary_begin(&name), &mut found)?;
     }
     let flags = OFlags::RDONLY | OFlags::DIRECTORY;
@@ -80,6 +80,17 @@ pub fn remains(dest: &Path) -> Result<Vec<Remain>, StoreError> {
     }
     found.sort_by(|a, b| a.path.cmp(&b.path));
     Ok(found)
+}
+
+/// Nothing is to be written: a folder that is missing needs not be made.
+fn nothing_there(error: StoreError) -> StoreError {
+    match error {
+        StoreError::ParentMissing { parent, .. } => StoreError::Vanished {
+            path: parent,
+            operation: Operation::List,
+        },
+        other => other,
+    }
 }
 
 /// A path without links; its last name need not exist.
@@ -148,7 +159,14 @@ fn find(
         let times = names.journals.iter();
         let times = times.filter_map(|name| sys::stat_entry(folder.as_fd(), name).ok());
         let written = times.max_by_key(|stat| stat.st_mtime);
-        let (safe, total, files) = recorded(&left);
+        // What has got its name is not left.
+        let is_there = |path: &[u8]| {
+            let file = [&first[..], b"/", path].concat();
+            let is_gone = matches!(sys::stat_entry(folder.as_fd(), &file), Err(Errno::NOENT));
+            path.is_empty() || !is_gone
+        };
+        let is_folder = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
+        let (safe, total, files) = recorded(&left, |path| !is_folder || is_there(path));
         let folder = folder.try_clone();
         found.push(Remain {
             path: path.join(OsStr::from_bytes(&first)),
@@ -166,7 +184,9 @@ fn find(
 }
 
 /// Bytes that are safe, and all, of the files of journals, and how many these are. Sources of rows are written into one file.
-fn recorded(left: &[Left]) -> (u64, u64, u64) {
+///
+/// * `is_there`: whether a file of a tree is still under the temporary name.
+fn recorded(left: &[Left], is_there: impl Fn(&[u8]) -> bool) -> (u64, u64, u64) {
     let mut trees: BTreeMap<&[u8], (u64, u64)> = BTreeMap::new();
     // Several nodes may have recorded the same bytes, and each describes what it was to write.
     let mut rows: BTreeMap<(&[u8], Version, u64), (RangeSet, u64)> = BTreeMap::new();
@@ -187,7 +207,7 @@ fn recorded(left: &[Left]) -> (u64, u64, u64) {
         safe = safe.saturating_add(of_source.len_bytes());
         total = total.saturating_add(*wanted);
     }
-    for (of_file, len) in trees.values() {
+    for (_, (of_file, len)) in trees.iter().filter(|(path, _)| is_there(path)) {
         safe = safe.saturating_add(*of_file.min(len));
         total = total.saturating_add(*len);
         files += 1;

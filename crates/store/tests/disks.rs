@@ -35,7 +35,7 @@ fn full_disk_is_told_before_the_start() {
         assert!(
             error
                 .to_string()
-                .contains("the disk is full, at least 2097152 more bytes are needed"),
+                .contains("the disk is full, at least 2.1 MB more are needed"),
             "{error}"
         );
         assert!(names(disk).is_empty());

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use ropewalk_model::{Range, RangeSet};
-use ropewalk_store::{Remain, RemainState, Sink as _, TreeSink, remains};
+use ropewalk_store::{Remain, RemainState, Sink as _, StoreError, TreeSink, remains};
 
 mod support;
 use support::*;
@@ -51,7 +51,28 @@ fn what_is_left_is_counted_and_removed() {
     assert!(remains(&folder.join("other")).unwrap().is_empty());
     one(&to).remove().unwrap();
     assert_eq!(names(&folder), ["from"]);
-    assert!(remains(&folder.join("missing/to")).is_err());
+    // Neither `status` nor `clean` writes: making the folder would be no help.
+    let error = remains(&folder.join("missing/to")).unwrap_err();
+    let text = error.to_string();
+    assert!(matches!(error, StoreError::Vanished { .. }), "{text}");
+    assert!(
+        text.contains("missing\"") && !text.contains("create"),
+        "{text}"
+    );
+}
+
+/// A file that has its name is not counted as left.
+#[test]
+fn what_has_its_name_is_not_left() {
+    let (_keep, folder) = folder();
+    let (from, to) = (tree(&folder, 1), folder.join("to"));
+    let (source, sink) = early_pair(&from, &to, &id(1));
+    assert_eq!(give_names(&source, &sink, Range::new(0, 5000)), 1);
+    make_safe(&source, &sink, Range::new(5000, 5000 + MIB / 2));
+    drop(sink);
+    assert_eq!(names(&to), ["a"]);
+    let found = remains(&folder).unwrap().remove(0);
+    assert_eq!((found.safe, found.total, found.files), (MIB / 2, MIB, 1));
 }
 
 /// What is being removed is not taken over, and what was taken over is not listed.

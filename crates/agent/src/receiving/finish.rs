@@ -75,6 +75,16 @@ fn leftover(path: &Path, come: u64) -> Option<control::Leftover> {
     })
 }
 
+/// What a later transfer goes on with; `None` where it was removed meanwhile.
+fn resumable((path, bytes): (std::path::PathBuf, u64)) -> Option<control::Leftover> {
+    std::fs::symlink_metadata(&path).ok()?;
+    Some(control::Leftover {
+        path: path.to_string_lossy().into_owned(),
+        bytes,
+        resumable: true,
+    })
+}
+
 fn record(sinks: &SinkSet, settled: &Settled) {
     let units = settled.units.iter();
     let units = units.map(|&(range, digest)| Unit { range, digest });
@@ -93,7 +103,13 @@ impl Fetch {
             && sinks.sync().is_ok()
         {
             record(sinks, &settled);
+            self.state.lock().safe = settled.bytes.len_bytes();
         }
+    }
+
+    /// Bytes received that are safe where the transfer ended early; 0 else.
+    pub fn safe(&self) -> u64 {
+        self.state.lock().safe
     }
 
     /// Does what the node's machine wants done with the sinks, until the transfer ends.
@@ -307,12 +323,7 @@ impl Fetch {
         };
         let kept = sinks.kept_partial();
         if committed || !kept.is_empty() {
-            let kept = kept.into_iter().map(|(path, bytes)| control::Leftover {
-                path: path.to_string_lossy().into_owned(),
-                bytes,
-                resumable: true,
-            });
-            return kept.collect();
+            return kept.into_iter().filter_map(resumable).collect();
         }
         let left = sinks.temporary(LEFT_MAX).into_iter();
         left.filter_map(|path| leftover(&path, come)).collect()
@@ -390,6 +401,15 @@ impl Fetch {
 #[cfg(test)]
 mod tests {
     use super::without_path;
+
+    /// A place that was removed meanwhile is not called safe.
+    #[test]
+    fn what_is_gone_is_not_left() {
+        let folder = tempfile::tempdir().unwrap();
+        let left = super::resumable((folder.path().to_owned(), 7)).unwrap();
+        assert_eq!((left.bytes, left.resumable), (7, true));
+        assert_eq!(super::resumable((folder.path().join("gone"), 7)), None);
+    }
 
     /// The file that a reason is about is told beside it.
     #[test]

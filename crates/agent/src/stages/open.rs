@@ -120,7 +120,7 @@ impl Files {
         let is_shuffle = open.shuffle.is_some();
         if is_shuffle {
             let path = roots.resolve_read(path_of(&open.from))?;
-            files.source = Some(ropewalk_store::open_folder(&path)?);
+            files.source = Some(ropewalk_store::open_folder(&path).map_err(no_folder)?);
         } else if !open.from.is_empty() {
             let path = roots.resolve_read(path_of(&open.from))?;
             let (file, length) = ropewalk_store::open_whole(&path).map_err(no_file)?;
@@ -165,6 +165,16 @@ fn no_file(error: StoreError) -> AgentError {
     }
 }
 
+fn no_folder(error: StoreError) -> AgentError {
+    match error {
+        StoreError::NotADirectory { path, .. } if path.is_file() => refused(format!(
+            "{} is a file, and --from names a folder of files; name the folder that holds it",
+            path.display()
+        )),
+        other => other.into(),
+    }
+}
+
 /// Whether a file's last byte ends a line.
 fn ends_with_line(file: &File, length: u64) -> Result<bool, AgentError> {
     let mut last = [0];
@@ -202,5 +212,24 @@ impl Claim {
 impl Drop for Claim {
     fn drop(&mut self) {
         self.place.unmark(&self.id, &self.text);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A file where a folder of files is read is named as that.
+    #[test]
+    fn a_file_is_no_folder() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().canonicalize().unwrap().join("f");
+        std::fs::write(&path, "a\n").unwrap();
+        let error = no_folder(ropewalk_store::open_folder(&path).unwrap_err());
+        let text = error.to_string();
+        assert!(
+            text.contains("/f is a file, and --from names a folder"),
+            "{text}"
+        );
     }
 }

@@ -35,7 +35,7 @@ pub(crate) fn listed_line(event: &Event, is_one_copy: bool) -> Option<String> {
         true => String::new(),
         false => format!("{}: ", escape::line(node)),
     };
-    let file = escape::line(file);
+    let file = escape::name(file);
     Some(match change {
         Change::Send | Change::Make | Change::Remove | Change::RemoveFolder => {
             format!("{act:<6} {size:>8}  {node}{file}{end}")

@@ -40,7 +40,7 @@ fn write_files(out: &mut String, report: &Report) -> std::fmt::Result {
         writeln!(
             out,
             "missing    {node}{} ({}): {}",
-            escape::line(&missing.file),
+            escape::name(&missing.file),
             format_bytes(missing.bytes),
             escape::line(&missing.reason)
         )?;
@@ -85,7 +85,7 @@ fn write_ranges(out: &mut String, report: &Report) -> std::fmt::Result {
 
 fn write_left_out(out: &mut String, report: &Report) -> std::fmt::Result {
     for one in report.left_out.iter().take(LINES_MAX) {
-        let (node, file) = (escape::line(&one.node), escape::line(&one.file));
+        let (node, file) = (escape::line(&one.node), escape::name(&one.file));
         writeln!(
             out,
             "left out   {node}: {file}: {}",
@@ -102,7 +102,7 @@ fn write_left_out(out: &mut String, report: &Report) -> std::fmt::Result {
 fn write_not_removed(out: &mut String, report: &Report) -> std::fmt::Result {
     let landing = &report.landing;
     for one in landing.not_removed.iter().take(LINES_MAX) {
-        let (node, file) = (escape::line(&one.node), escape::line(&one.file));
+        let (node, file) = (escape::line(&one.node), escape::name(&one.file));
         let reason = escape::line(&one.reason);
         writeln!(out, "not removed  {node}: {file}: {reason}")?;
     }
@@ -118,7 +118,7 @@ fn write_not_removed(out: &mut String, report: &Report) -> std::fmt::Result {
 fn write_wrong(out: &mut String, report: &Report) -> std::fmt::Result {
     let landing = &report.landing;
     for one in landing.wrong.iter().take(LINES_MAX) {
-        let (node, file) = (escape::line(&one.node), escape::line(&one.file));
+        let (node, file) = (escape::line(&one.node), escape::name(&one.file));
         writeln!(
             out,
             "wrong      {node}: {file}: {} that an earlier run left are not what it recorded, and were not taken over",

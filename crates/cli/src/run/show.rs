@@ -61,6 +61,7 @@ impl Transfer {
             EXIT_INTERRUPTED => job::interrupted(),
             status => status,
         };
+        let unwritten = unwritten(&report);
         match output.json {
             true => printer.event(&Event::Ended {
                 report: Box::new(report),
@@ -69,9 +70,7 @@ impl Transfer {
         }
         let printed = printer.end();
         if status == 0 {
-            printed.context(
-                "the transfer is done, but its events cannot be written to standard output",
-            )?;
+            printed.context(unwritten)?;
         }
         Ok(ExitCode::from(status))
     }
@@ -85,6 +84,19 @@ impl Transfer {
             self.printer.line(line);
         }
         self.progress.handle(event);
+    }
+}
+
+/// What is done although standard output did not take what was found or happened.
+fn unwritten(report: &Report) -> &'static str {
+    match (&report.check, &report.dry_run) {
+        (Some(_), _) => {
+            "the comparison is done, but what it found cannot be written to standard output"
+        }
+        (None, Some(_)) => {
+            "the dry run is done, but what it lists cannot be written to standard output; nothing was moved"
+        }
+        (None, None) => "the transfer is done, but its events cannot be written to standard output",
     }
 }
 
@@ -137,5 +149,24 @@ impl Show for Transfer {
 
     fn taken(&self) -> Taken {
         self.printer.taken()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ropewalk_proto::report::{CheckReport, DryRunReport, Outcome};
+
+    use super::*;
+
+    /// A list that cannot be written is that of a dry run or a comparison, which moved nothing.
+    #[test]
+    fn what_was_done_is_named_where_output_fails() {
+        let mut report = Report::ended(Outcome::Done);
+        assert!(unwritten(&report).starts_with("the transfer is done"));
+        report.dry_run = Some(DryRunReport::default());
+        assert!(unwritten(&report).starts_with("the dry run is done"));
+        report.dry_run = None;
+        report.check = Some(CheckReport::default());
+        assert!(unwritten(&report).starts_with("the comparison is done"));
     }
 }

@@ -1,7 +1,7 @@
 //! The socket of `serve`, in a folder that only the user may enter: one question and one answer a connection, each a line of JSON.
 
 use std::fs;
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{BufRead as _, BufReader, ErrorKind, Read as _, Write as _};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -184,6 +184,16 @@ pub(super) fn ask(question: &Question) -> Result<Answer> {
     }
 }
 
+/// Why no `serve` is reached. Without its socket, or where no process listens at it, none runs, which needs no cause.
+fn not_reached(error: &std::io::Error) -> anyhow::Error {
+    match error.kind() {
+        ErrorKind::NotFound | ErrorKind::ConnectionRefused => anyhow::anyhow!(
+            "no `ropewalk serve` of yours runs on this host; start it, for example with: nohup ropewalk serve &"
+        ),
+        _ => anyhow::anyhow!("cannot reach the `ropewalk serve` of this host: {error}"),
+    }
+}
+
 /// Asks the running `serve`.
 ///
 /// # Errors
@@ -199,9 +209,7 @@ pub(super) fn ask_for(question: &Question) -> Result<Answer> {
         );
     }
     let path = path()?;
-    let mut stream = UnixStream::connect(&path).context(
-        "no `ropewalk serve` of yours runs on this host; start it, for example with: nohup ropewalk serve &",
-    )?;
+    let mut stream = UnixStream::connect(&path).map_err(|error| not_reached(&error))?;
     stream.write_all(line.as_bytes())?;
     let waits = matches!(question, Question::Wait { .. });
     stream.set_read_timeout((!waits).then_some(ANSWER_TIME))?;
@@ -213,4 +221,20 @@ pub(super) fn ask_for(question: &Question) -> Result<Answer> {
         bail!("`ropewalk serve` ended before it answered; the next one goes on with its jobs");
     }
     serde_json::from_str(&line).context("`ropewalk serve` gave no answer; is it another version?")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Where none runs, the advice stands alone; other errors keep their cause.
+    #[test]
+    fn advice_has_no_cause_behind_it() {
+        for kind in [ErrorKind::NotFound, ErrorKind::ConnectionRefused] {
+            let text = not_reached(&kind.into()).to_string();
+            assert!(text.ends_with("nohup ropewalk serve &"), "{text}");
+        }
+        let text = not_reached(&ErrorKind::PermissionDenied.into()).to_string();
+        assert!(text.ends_with("permission denied"), "{text}");
+    }
 }

@@ -15,6 +15,7 @@ use serde::Serialize;
 use crate::escape;
 use crate::options::{OutputArgs, ProgressArg};
 use crate::print::{Printer, Taken};
+use crate::report::count;
 use crate::run;
 use crate::screen::{self, Keeping};
 
@@ -251,10 +252,10 @@ fn text(report: &StreamReport, is_full: bool) -> String {
 /// What a shuffle has written.
 fn shuffled(report: &ShuffleReport, seconds: f64) -> String {
     format!(
-        "{} records ({}) into {} partitions in {} ({}); every record once\n  {} to {} records a partition, most {:.2} of the mean\n",
+        "{} records ({}) into {} in {} ({}); every record once\n  {} to {} records a partition, most {:.2} of the mean\n",
         report.records,
         format_bytes(report.bytes),
-        report.partitions,
+        count(report.partitions.into(), "partition"),
         format_seconds(seconds),
         rate(report.bytes as f64 * 8.0 / seconds.max(1e-9)),
         report.least_records,
@@ -310,4 +311,27 @@ fn row(stage: &StageReport) -> String {
         format_seconds(stage.processor_seconds),
         format_bytes(stage.resident_max_bytes)
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One partition is no several.
+    #[test]
+    fn partitions_are_counted() {
+        let said = |partitions| {
+            let report = ShuffleReport {
+                records: 2,
+                bytes: 4,
+                partitions,
+                least_records: 1,
+                most_records: 1,
+                imbalance: 1.0,
+            };
+            shuffled(&report, 1.0)
+        };
+        assert!(said(1).contains(" into 1 partition in "));
+        assert!(said(4).contains(" into 4 partitions in "));
+    }
 }

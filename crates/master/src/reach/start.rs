@@ -60,7 +60,7 @@ pub(super) async fn start(
     };
     let mut child = command
         .spawn()
-        .map_err(|error| failed(format!("{program}: {error}")))?;
+        .map_err(|error| failed(not_started(&program, is_local, &error)))?;
     let said = Said::listen(child.stderr.take(), questions == Questions::AtTerminal);
     let patience = match questions {
         Questions::Never => START_TIMEOUT,
@@ -92,6 +92,24 @@ pub(super) async fn start(
                 patience.as_secs()
             )))
         }
+    }
+}
+
+/// Why a program was not started, and what to do.
+fn not_started(program: &str, is_local: bool, error: &std::io::Error) -> String {
+    let place = match program.contains('/') {
+        true => "",
+        false => " in PATH",
+    };
+    match (error.kind(), is_local) {
+        (std::io::ErrorKind::NotFound, true) => format!(
+            "there is no program `{program}`{place}; install it, for example with `cargo install --path crates/cli`, or give its path \
+             as the local program"
+        ),
+        (std::io::ErrorKind::NotFound, false) => format!(
+            "there is no program `{program}`{place}; install it, or name the one that reaches hosts with --ssh"
+        ),
+        _ => format!("{program}: {error}"),
     }
 }
 
@@ -251,5 +269,35 @@ fn show(text: &[u8]) {
             }
         }
         eprintln!("{shown}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Error, ErrorKind};
+
+    use super::*;
+
+    /// A program that is missing is named with what to do; other errors are as the system has them.
+    #[test]
+    fn missing_programs_are_named() {
+        let missing = Error::from(ErrorKind::NotFound);
+        let text = not_started("ropewalk", true, &missing);
+        assert!(
+            text.starts_with("there is no program `ropewalk` in PATH; install it"),
+            "{text}"
+        );
+        let text = not_started("/opt/bin/ropewalk", true, &missing);
+        assert!(
+            text.starts_with("there is no program `/opt/bin/ropewalk`; install"),
+            "{text}"
+        );
+        let text = not_started("nosuchssh", false, &missing);
+        assert!(
+            text.contains("in PATH") && text.ends_with("with --ssh"),
+            "{text}"
+        );
+        let denied = Error::from(ErrorKind::PermissionDenied);
+        assert_eq!(not_started("x", true, &denied), "x: permission denied");
     }
 }

@@ -5,10 +5,13 @@
 
 use std::collections::BTreeMap;
 
+use ropewalk_proto::coordinator::is_of_loss;
 use ropewalk_proto::report::{
     ControlReport, DestinationReport, InterruptionReport, LandingReport, MergedReport, NodeReport,
     Outcome, PairReport, Report,
 };
+
+use crate::landing::existed;
 
 /// Bytes that a round found at its destinations.
 fn found_bytes(report: &Report) -> u64 {
@@ -97,9 +100,18 @@ pub(super) fn of_rounds(
     let stalls = rounds.iter().map(|round| round.longest_stall_seconds);
     report.longest_stall_seconds = stalls.fold(0.0, f64::max);
     let mut notes: Vec<String> = Vec::new();
-    for note in rounds.iter().flat_map(|round| &round.notes) {
-        if !notes.contains(note) {
-            notes.push(note.clone());
+    let is_mended = report.outcome == Outcome::Done;
+    for (at, round) in rounds.iter().enumerate() {
+        let is_last = at + 1 == rounds.len();
+        for note in &round.notes {
+            // What was lost has returned; the report's interruptions say so.
+            let is_over = is_mended && !is_last && is_of_loss(note);
+            let is_made = round.landing.merged.iter().any(|folder| {
+                note.starts_with(&existed(folder)) && !is_listed(&report.landing, folder)
+            });
+            if !is_over && !is_made && !notes.contains(note) {
+                notes.push(note.clone());
+            }
         }
     }
     report.notes = notes;
@@ -147,6 +159,12 @@ fn landing(known: &[&Report], first: &Report, end: &Report) -> LandingReport {
         special_files_not_kept: sum(|landing| landing.special_files_not_kept),
         ..end.landing.clone()
     }
+}
+
+/// Whether a folder is one that was there before the first round.
+fn is_listed(landing: &LandingReport, folder: &MergedReport) -> bool {
+    let mut listed = landing.merged.iter();
+    listed.any(|other| other.node == folder.node && other.path == folder.path)
 }
 
 /// Folders that were there before the first round: one that a round has made is there for the next.
@@ -378,5 +396,42 @@ mod tests {
         let sum = of_rounds(&[first, last], 0, interruption(), 9.0);
         assert_eq!(sum.landing.merged, [merged("old", 7)]);
         assert_eq!(sum.destinations, [copy("new", 7), copy("old", 7)]);
+    }
+
+    /// When all has ended well, no note reads like a failure, and none says that a folder existed which this command made.
+    #[test]
+    fn what_was_mended_is_not_noted() {
+        let merged = |node: &str| MergedReport {
+            node: node.into(),
+            path: "/set".into(),
+            added_files: 3,
+            ..MergedReport::default()
+        };
+        let mut first = round(Outcome::Failed, 0, 0, 300);
+        first.notes = vec![
+            "s is lost: the connection closed".into(),
+            "new: no remaining node holds the missing data".into(),
+            "new cannot reach s, and no other node holds what it was to get there".into(),
+            "not kept: 1 set-id bit".into(),
+        ];
+        first.destinations = vec![DestinationReport {
+            nodes: vec!["new".into()],
+            complete: false,
+            files: 3,
+            error: None,
+        }];
+        let mut last = round(Outcome::Done, 0, 300, 700);
+        last.landing.merged = vec![merged("new"), merged("old")];
+        last.notes = vec![
+            "new: /set existed: merged, 3 files added, 0 replaced".into(),
+            "old: /set existed: merged, 3 files added, 0 replaced".into(),
+            "t is lost: the connection closed".into(),
+        ];
+        let sum = of_rounds(&[first.clone(), last.clone()], 0, interruption(), 9.0);
+        let kept = [&first.notes[3..], &last.notes[1..]].concat();
+        assert_eq!(sum.notes, kept);
+        last.outcome = Outcome::Failed;
+        let sum = of_rounds(&[first, last], 0, interruption(), 9.0);
+        assert_eq!(sum.notes.len(), 6);
     }
 }

@@ -225,10 +225,13 @@ impl Awaiting {
             self.named(),
             self.reason
         );
-        let error = report
-            .error
-            .take()
-            .map(|error| format!("{error}; {waited}"));
+        let error = report.error.take().map(|error| match self.reason.as_str() {
+            reason if !reason.is_empty() && in_one_line(&error).contains(reason) => {
+                let (time, names) = (format_seconds(seconds), self.named());
+                format!("{error}; waited {time} for {names}")
+            }
+            _ => format!("{error}; {waited}"),
+        });
         report.error = Some(error.unwrap_or(waited));
     }
 }
@@ -249,7 +252,18 @@ fn reason(gone: &[Gone]) -> String {
 fn in_one_line(text: &str) -> String {
     let lines = text.lines().map(str::trim);
     let lines: Vec<&str> = lines.filter(|line| !line.is_empty()).collect();
-    lines.join("; ")
+    let mut out = String::new();
+    for line in lines {
+        // What follows a colon is what it announces.
+        let between = match out.as_str() {
+            "" => "",
+            out if out.ends_with(':') => " ",
+            _ => "; ",
+        };
+        out += between;
+        out += line;
+    }
+    out
 }
 
 #[cfg(test)]
@@ -279,8 +293,17 @@ mod tests {
         };
         awaiting.give_up(&mut report, 60.0);
         assert_eq!(
-            report.error.unwrap(),
+            report.error.take().unwrap(),
             "a: the connection closed; waited 1 min 00 s for a, b (ssh: no route; Check the name)"
+        );
+        // A cause that is in the error already is not repeated; ssh's words follow the name of the host on its line.
+        let awaiting = Awaiting::of(&[gone("a", "a:\nssh: no route")], Instant::now());
+        assert_eq!(awaiting.reason, "a: ssh: no route");
+        report.error = Some("a:\nssh: no route".into());
+        awaiting.give_up(&mut report, 60.0);
+        assert_eq!(
+            report.error.take().unwrap(),
+            "a:\nssh: no route; waited 1 min 00 s for a"
         );
         let many: Vec<Gone> = (0..7).map(|at| gone(&format!("n{at}"), "gone")).collect();
         let named = Awaiting::of(&many, Instant::now()).named();

@@ -1125,6 +1125,9 @@ pub struct Finished {
     /// what stays under temporary names; a few at most
     #[prost(message, repeated, tag = "30")]
     pub left: ::prost::alloc::vec::Vec<Leftover>,
+    /// bytes of those it received that are on stable storage, where it ends before all are there
+    #[prost(uint64, tag = "31")]
+    pub safe: u64,
 }
 /// What stood where a copy got its name, and what the copy could not keep.
 #[derive(Clone, PartialEq, ::prost::Message)]

@@ -105,6 +105,18 @@ fn each_copy_is_listed() {
     assert_eq!(c.wanted_bytes(), 120);
 }
 
+/// What only a destination has is named by its path there, other files below the name of the source.
+#[test]
+fn what_a_destination_has_is_named_there() {
+    let mut c = opened(Destinations::Copies);
+    c.setup.source_name = "set".into();
+    assert_eq!(c.file_name("d/f"), "set/d/f");
+    assert_eq!(c.name_at_destination(1, "d/f"), "/tree/d/f");
+    assert_eq!(c.name_at_destination(1, ""), "/tree");
+    // It has no destination.
+    assert_eq!(c.name_at_destination(0, "d/f"), "set/d/f");
+}
+
 /// Of a shared copy one receiver lists; where it cannot, or is lost, the next one does, and what it listed counts for nothing.
 #[test]
 fn one_receiver_lists_a_shared_copy() {

@@ -92,6 +92,17 @@ impl Coordinator {
         }
     }
 
+    /// A file below a node's destination, with the path of the destination.
+    #[must_use]
+    pub fn name_at_destination(&self, node: u32, file: &str) -> String {
+        let node = self.nodes.get(node as usize);
+        match node.and_then(|node| destination_path(&node.setup.sinks)) {
+            Some(path) if file.is_empty() => path,
+            Some(path) => format!("{}/{file}", path.trim_end_matches('/')),
+            None => self.file_name(file),
+        }
+    }
+
     /// The error of a transfer that lacks files, with the first of them.
     pub(super) fn missing_words(&self) -> String {
         let (files, more) = self.missing_files();
@@ -223,6 +234,14 @@ fn objects(sink: &SinkSetup) -> impl Iterator<Item = (Option<Discriminant<Kind>>
     let rows = sink.sink.rows.iter().filter(move |_| kind.is_none());
     copy.into_iter()
         .chain(rows.map(|row| (None, row.object.as_slice())))
+}
+
+/// Path of a node's copy; of several objects, as of rows, none is meant.
+fn destination_path(sinks: &[SinkSetup]) -> Option<String> {
+    match sinks.first()?.sink.kind.as_ref()? {
+        Kind::Tree(path) => Some(String::from_utf8_lossy(path).into_owned()),
+        Kind::Null(_) | Kind::Memory(_) | Kind::Buffer(_) => None,
+    }
 }
 
 /// Files and links that got their names.

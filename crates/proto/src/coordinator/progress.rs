@@ -153,6 +153,9 @@ impl Coordinator {
             _ => finished.error.as_str(),
         };
         let error = error.to_owned();
+        // It has synced more since its last report; what it says is no more than it was to get.
+        let safe = finished.safe.min(state.assigned_bytes());
+        state.delivered = state.delivered.max(safe);
         self.nodes[node as usize].finished = Some(Box::new(finished));
         if commits && !is_own {
             self.handle_named(node, &error);

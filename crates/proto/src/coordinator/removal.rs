@@ -38,7 +38,7 @@ impl Coordinator {
     /// What was to be removed and is still there, and how many more there are.
     pub fn not_removed(&self) -> (Vec<NotRemovedReport>, u64) {
         let (mut named, mut more) = (Vec::new(), 0);
-        for node in &self.nodes {
+        for (number, node) in (0..).zip(&self.nodes) {
             let Some(landed) = node.landed() else {
                 continue;
             };
@@ -50,7 +50,7 @@ impl Coordinator {
                 }
                 named.push(NotRemovedReport {
                     node: node.setup.name.clone(),
-                    file: self.file_name(&String::from_utf8_lossy(&one.path)),
+                    file: self.name_at_destination(number, &String::from_utf8_lossy(&one.path)),
                     reason: one.reason.clone(),
                 });
             }

@@ -682,12 +682,18 @@ fn a_cancelled_transfer_ends_when_nothing_is_left() {
         assert_eq!(outcome(&asked), None);
         c.handle_lost(0, "gone", Instant(0));
         assert_eq!(outcome(&actions(&mut c)), None);
-        let finished = from_agent::Body::Finished(control::Finished::default());
+        // Its last sync made more safe than it had reported; never more than it was to get.
+        let safe = if discard { 60 } else { 600 };
+        let finished = control::Finished {
+            safe,
+            ..control::Finished::default()
+        };
         let finished = FromAgent {
-            body: Some(finished),
+            body: Some(from_agent::Body::Finished(finished)),
         };
         c.handle_message(1, finished, Instant(0));
         assert_eq!(outcome(&actions(&mut c)), Some(Outcome::Cancelled));
+        assert_eq!(c.delivered_bytes(), safe.min(100));
     }
 }
 

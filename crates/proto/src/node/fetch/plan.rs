@@ -90,7 +90,7 @@ impl Receiving {
             if let Some(&lane) = self.lane_of.get(&node) {
                 for rail in self.ledger.rails(lane).collect::<Vec<_>>() {
                     // The master has noted its loss or departure.
-                    self.lane_ends(rail, "lost or released, as the master said");
+                    self.lane_ends(rail, "its connection to the master ended, or it left");
                 }
             }
         }
