@@ -18,7 +18,7 @@ use std::path::Path;
 
 use ropewalk_master::request::{Object, Reach};
 use ropewalk_model::Bytes;
-use ropewalk_model::host_list::{self, HostListError};
+use ropewalk_model::host_list::{self, HOSTS_MAX, HostListError};
 use ropewalk_model::spec::is_host;
 use ropewalk_model::units::UnitError;
 use ropewalk_store::{PATH_LEN_MAX, is_pattern};
@@ -215,7 +215,12 @@ pub(crate) fn parse(text: &OsStr, side: Side) -> Result<Vec<Endpoint>, EndpointE
         }
         None => vec![None],
     };
-    for host in host_list::expand(hosts)? {
+    let names = host_list::expand(hosts)?;
+    // Each list is bounded, and both together are, too.
+    if names.len().saturating_mul(ports.len()) > HOSTS_MAX {
+        return Err(HostListError::TooMany(shown()).into());
+    }
+    for host in names {
         for port in &ports {
             let reach = reach(&host, port.as_deref(), &shown)?;
             endpoints.push(Endpoint {
@@ -638,6 +643,7 @@ mod tests {
             ("host:0:/x", "0 is not a port"),
             ("host:70000:/x", "70000 is not a port"),
             ("host:[9-1]:/x", "counts down"),
+            ("h[1-300]:7[100-400]:/x", "more than 65536 hosts"),
             ("host:7[0-9][0-9][0-9][0-9]:/x", "is not a port"),
             ("me@host:7420:/x", "belongs to ssh"),
             (
