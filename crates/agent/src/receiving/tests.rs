@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 
 use ropewalk_model::time::Instant;
 use ropewalk_model::{CHUNK_LEN, Layout};
+use ropewalk_proto::control::FromAgent;
+use ropewalk_proto::node::Task;
 
 use ropewalk_store::{Adopt, KEPT_MIN, Part, Scan, Sink as _, TreeSink};
 
@@ -116,6 +118,107 @@ fn nothing_is_made_after_the_end() {
     assert_eq!(fetch.state.lock().making, None);
     assert!(fetch.left().is_empty());
     assert_eq!(count(&folder), before);
+}
+
+/// Longest time that a thread may take on a busy machine.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// Does something with a fetch in a thread.
+fn beside(fetch: &Arc<Fetch>, act: fn(&Fetch)) -> std::thread::JoinHandle<()> {
+    let fetch = fetch.clone();
+    std::thread::spawn(move || act(&fetch))
+}
+
+/// Returns when a thread waits for a change of the fetch.
+fn until_it_waits(fetch: &Fetch, waiting: &std::thread::JoinHandle<()>) {
+    let start = std::time::Instant::now();
+    // How many threads wait; they look again.
+    while fetch.changed.notify_all() == 0 {
+        assert!(!waiting.is_finished(), "it does not wait");
+        assert!(start.elapsed() < DEADLINE, "it neither waits nor ends");
+        std::thread::yield_now();
+    }
+}
+
+fn until_it_ends(waiting: std::thread::JoinHandle<()>) {
+    let start = std::time::Instant::now();
+    while !waiting.is_finished() {
+        assert!(start.elapsed() < DEADLINE, "it waits in vain");
+        std::thread::yield_now();
+    }
+    waiting.join().unwrap();
+}
+
+/// A node that gives its files their names.
+fn naming() -> (Arc<Fetch>, tokio::sync::mpsc::UnboundedReceiver<FromAgent>) {
+    let (member, said) = Member::alone();
+    let plan = control::Plan {
+        commit: true,
+        ..control::Plan::default()
+    };
+    let fetch = Fetch::new(member, &plan);
+    {
+        let node = &mut fetch.state.lock().node;
+        node.handle_prepared(&plan, Instant::ZERO, &|at| Range::new(at, at));
+        let Task::Sync(promise) = node.next_task(Instant::ZERO) else {
+            panic!("it has nothing to fetch, and does not end");
+        };
+        node.handle_synced(promise, Ok(()), Instant::ZERO);
+        assert_eq!(node.life(), Life::Renaming);
+    }
+    (fetch, said)
+}
+
+/// The master's order to end arrives while files get their names: that is awaited, and reported, as the copy is complete then.
+#[test]
+fn names_that_are_being_given_are_reported() {
+    let (fetch, mut said) = naming();
+    let concluding = beside(&fetch, Fetch::conclude);
+    until_it_waits(&fetch, &concluding);
+    assert!(said.try_recv().is_err());
+    fetch.commit().unwrap();
+    until_it_ends(concluding);
+    let Some(from_agent::Body::Done(done)) = said.try_recv().unwrap().body else {
+        panic!("the node does not say that its copy is complete");
+    };
+    assert!(done.committed && done.error.is_empty(), "{done:?}");
+}
+
+/// Names that cannot be given, and an end without them, end the wait: nothing is said to be complete.
+#[test]
+fn names_that_are_not_given_end_the_wait() {
+    for fails in [false, true] {
+        let (fetch, mut said) = naming();
+        let concluding = beside(&fetch, Fetch::conclude);
+        until_it_waits(&fetch, &concluding);
+        match fails {
+            true => {
+                let node = &mut fetch.state.lock().node;
+                node.handle_renamed(Err(Failure::Sink("no".into())));
+            }
+            false => fetch.member.end(),
+        }
+        fetch.changed.notify_all();
+        until_it_ends(concluding);
+        assert!(said.try_recv().is_err(), "fails: {fails}");
+    }
+}
+
+/// The end of a transfer waits for sinks that are being made, but not for ever.
+#[test]
+fn sinks_that_are_being_made_are_awaited() {
+    let (member, _said) = Member::alone();
+    let fetch = Fetch::new(member, &plan());
+    let begin = || fetch.state.lock().making = Some(Vec::new());
+    begin();
+    let ending = beside(&fetch, Fetch::await_made);
+    until_it_waits(&fetch, &ending);
+    drop(Making(&fetch));
+    until_it_ends(ending);
+    assert_eq!(fetch.state.lock().making, None);
+    begin();
+    until_it_ends(beside(&fetch, Fetch::await_made));
+    assert!(fetch.state.lock().making.is_some());
 }
 
 /// What is there while sinks are made is named, where the transfer ends before they are.
