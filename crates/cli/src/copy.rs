@@ -46,7 +46,7 @@ pub(crate) struct CopyArgs {
     ///
     /// Among all sources of one host; its bytes are sent once. Where the file system at the destination has no hard links, each name
     /// becomes a file of its own, and the report counts them
-    #[arg(short = 'H', long)]
+    #[arg(short = 'H', long, hide_short_help = true)]
     hard_links: bool,
 
     #[command(flatten)]

@@ -230,7 +230,12 @@ pub(crate) struct MoveArgs {
     ///
     /// Agents started for this command listen on them, at both ends; standing agents have --listen. The one of two hosts
     /// that reaches the other connects; if neither does, data goes through ssh and this host, which is slower
-    #[arg(long, value_name = "A-B", help_heading = "Reaching hosts")]
+    #[arg(
+        long,
+        hide_short_help = true,
+        value_name = "A-B",
+        help_heading = "Reaching hosts"
+    )]
     ports: Option<Ports>,
 
     /// The ropewalk program on hosts reached over ssh [default: ropewalk; where that is missing or of another version, this
@@ -268,7 +273,12 @@ pub(crate) struct ReachArgs {
     ssh: Words,
 
     /// TCP ports of started agents, for firewalls: 50000-50100
-    #[arg(long, value_name = "A-B", help_heading = "Reaching hosts")]
+    #[arg(
+        long,
+        hide_short_help = true,
+        value_name = "A-B",
+        help_heading = "Reaching hosts"
+    )]
     ports: Option<Ports>,
 
     /// The ropewalk program on hosts reached over ssh [default: ropewalk; where that is missing or of another version, this

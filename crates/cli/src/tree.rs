@@ -13,15 +13,15 @@ use crate::{filter, job};
 /// What is done to the tree at the destination.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct TreeArgs {
-    /// List what would be sent, and send nothing; nothing is made or changed on any host
+    /// List what would be sent, and change nothing
     ///
-    /// The list is on standard output, a file a line. What an interrupted run has left is listed as if it was to be sent
+    /// On no host anything is made. The list is on standard output, a file a line. What an interrupted run has left is listed as if it was to be sent
     #[arg(long, short = 'n')]
     dry_run: bool,
 
-    /// Remove what the destination has and no source has, when all has arrived, as rsync does
+    /// Remove what the destination has and no source has
     ///
-    /// Only in folders that the sources have. What --exclude matches stays, as do mount points, temporary names of transfers and, without -a,
+    /// When all has arrived, as rsync does. Only in folders that the sources have. What --exclude matches stays, as do mount points, temporary names of transfers and, without -a,
     /// sockets, pipes and devices. Nothing is removed when part of a source cannot be read; a source with nothing in it is refused. First look with -n
     #[arg(long, alias = "delete-after")]
     delete: bool,
@@ -44,7 +44,7 @@ pub(crate) struct TreeArgs {
     resume: Resume,
 
     /// Leave files alone that the destination has with a later modification time, as rsync does
-    #[arg(long, short)]
+    #[arg(long, short, hide_short_help = true)]
     update: bool,
 
     /// Leave all files and links alone that the destination has, whatever they are
