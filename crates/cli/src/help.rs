@@ -120,7 +120,7 @@ mod tests {
                 })
             };
             let common = options.iter().filter(|arg| shows(&short, arg)).count();
-            assert!(common <= 14, "{name}: {common}");
+            assert!(common <= 21, "{name}: {common}");
             for arg in &options {
                 assert_eq!(
                     shows(&short, arg),

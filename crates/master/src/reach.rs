@@ -463,15 +463,7 @@ fn roots(node: &NodeRequest, options: &Options) -> Vec<String> {
         .filter(|_| !node.sinks.is_empty())
     {
         let folder = folder_of(Path::new(OsStr::from_bytes(path)));
-        let is_made = |path: &[u8]| folder_of(Path::new(OsStr::from_bytes(path))) == folder;
-        let mut made = node.sinks.iter().filter(|sink| sink.make_folder);
-        let is_made = made.any(|sink| matches!(&sink.object, Object::Path(path) if is_made(path)));
-        // The copy makes it, or it has to be there.
-        let kind = match is_made {
-            true => "in",
-            false => "li",
-        };
-        lines.push(format!("{kind} {}", hex(folder.as_os_str().as_bytes())));
+        lines.push(format!("in {}", hex(folder.as_os_str().as_bytes())));
     }
     for source in &node.sources {
         match &source.object {

@@ -38,7 +38,7 @@ pub(super) fn read_roots(lines: Vec<String>) -> Result<Served> {
         let root = match line.split_once(' ') {
             Some(("ro", path)) => token::from_hex(path).map(|path| (path, false)),
             Some(("rw", path)) => token::from_hex(path).map(|path| (path, true)),
-            Some(("in" | "li", path)) => token::from_hex(path).map(|path| (path, true)),
+            Some(("in", path)) => token::from_hex(path).map(|path| (path, true)),
             _ => None,
         };
         let Some((path, writable)) = root else {
@@ -50,9 +50,6 @@ pub(super) fn read_roots(lines: Vec<String>) -> Result<Served> {
                 Some(folder) => path = folder,
                 None => continue,
             }
-        }
-        if line.starts_with("li ") {
-            check_list(&path)?;
         }
         check(&path, writable)?;
         roots.push((path, writable));
@@ -88,19 +85,6 @@ fn written_below(path: &Path) -> Option<PathBuf> {
         .is_ok_and(|found| found.is_symlink());
     let target = std::fs::canonicalize(path).ok().filter(|_| is_link)?;
     target.parent().map(Path::to_owned)
-}
-
-/// Says of `--manifest` that its folder is missing.
-fn check_list(folder: &Path) -> Result<()> {
-    let found = std::fs::metadata(folder);
-    if found.is_err_and(|error| error.kind() == ErrorKind::NotFound) {
-        let missing = anyhow::anyhow!(
-            "--manifest: the folder {} does not exist; make it first, or name another file",
-            folder.display()
-        );
-        return Err(Unusable(missing).into());
-    }
-    Ok(())
 }
 
 /// Says in the words of `copy` what is wrong with a path before the agent says it in its own.
@@ -157,36 +141,5 @@ fn check_found(
             ),
             _ => bail!("the source {shown} cannot be used: {error}"),
         },
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// The folder of a list of checksums is named as missing, not as outside the roots.
-    #[test]
-    fn a_missing_folder_of_checksums_is_named() {
-        let place = tempfile::tempdir().unwrap();
-        let read = |folder: &Path| {
-            let hex: String = folder
-                .as_os_str()
-                .as_bytes()
-                .iter()
-                .map(|b| format!("{b:02x}"))
-                .collect();
-            read_roots(vec![format!("li {hex}")])
-        };
-        let error = read(&place.path().join("no")).err().unwrap();
-        let text = error.to_string();
-        assert!(error.is::<Unusable>(), "{text}");
-        assert!(
-            text.contains("--manifest: the folder ") && text.contains("does not exist"),
-            "{text}"
-        );
-        assert_eq!(
-            read(place.path()).unwrap().roots,
-            [(place.path().to_owned(), true)]
-        );
     }
 }

@@ -53,6 +53,7 @@ impl<E> Backlog<E> {
                     .rposition(|(_, own)| *own == Some(keeping));
                 if let Some(at) = older {
                     self.waiting.remove(at);
+                    self.join(at);
                 }
             }
             Keeping::Each | Keeping::Awaited if self.kept >= EVENTS_MAX => return self.omit(),
@@ -63,6 +64,20 @@ impl<E> Backlog<E> {
             }
         }
         self.waiting.push_back((Next::Event(event), Some(keeping)));
+    }
+
+    /// Losses that nothing stands between any more are one: they would add up without bound.
+    fn join(&mut self, at: usize) {
+        let before = at
+            .checked_sub(1)
+            .and_then(|before| self.waiting.get(before));
+        if let (Some((Next::Omitted(first), _)), Some((Next::Omitted(then), _))) =
+            (before, self.waiting.get(at))
+        {
+            let sum = first + then;
+            self.waiting.remove(at);
+            self.waiting[at - 1].0 = Next::Omitted(sum);
+        }
     }
 
     fn omit(&mut self) {
