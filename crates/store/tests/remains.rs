@@ -66,12 +66,14 @@ fn what_is_left_is_counted_and_removed() {
 fn what_has_its_name_is_not_left() {
     let (_keep, folder) = folder();
     let (from, to) = (tree(&folder, 1), folder.join("to"));
+    // Only in folders that are there files get their names early.
+    std::fs::create_dir(&to).unwrap();
     let (source, sink) = early_pair(&from, &to, &id(1));
     assert_eq!(give_names(&source, &sink, Range::new(0, 5000)), 1);
     make_safe(&source, &sink, Range::new(5000, 5000 + MIB / 2));
     drop(sink);
-    assert_eq!(names(&to), ["a"]);
-    let found = remains(&folder).unwrap().remove(0);
+    assert!(to.join("a").exists());
+    let found = one(&to);
     assert_eq!((found.safe, found.total, found.files), (MIB / 2, MIB, 1));
 }
 
