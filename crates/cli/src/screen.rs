@@ -239,7 +239,7 @@ impl<S: Show> Drop for Over<'_, S> {
         state.is_over = true;
         let last = state.last.take();
         drop(state);
-        // The one that waits for its result is told.
+        // The loop that waits for the result sees that there is none.
         drop(last);
         self.0.shown.notify_one();
     }

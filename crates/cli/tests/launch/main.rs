@@ -107,13 +107,21 @@ fn a_cancelled_job_is_resumed_by_the_next() {
 
     let next = cluster.submit("broadcast", &words);
     let report = cluster.report(&next);
+    assert_gone_on(&cluster, &report, size, &said);
+    assert_gone(&agents());
+}
+
+/// A broadcast that was interrupted has gone on: what was safe was not sent again, and each node has the whole set and nothing else.
+///
+/// * `said`: what the job said.
+fn assert_gone_on(cluster: &Cluster, report: &Value, size: u64, said: &str) {
     let count = |field: &Value| field.as_u64().unwrap();
     let (moved, all) = (count(&report["delivered_bytes"]), 4 * size);
     let landing = &report["landing"];
     let earlier = count(&landing["resumed_bytes"]) + count(&landing["unchanged_bytes"]);
     assert!(
         moved <= all - size / 2 && moved + earlier == all,
-        "{moved} of {all} were sent again, {earlier} taken over; the first job said: {said}"
+        "{moved} of {all} were sent again, {earlier} taken over; the job said: {said}"
     );
     for node in NODES {
         let copy = cluster.lab.path_in(node, "/data/set");
@@ -121,7 +129,6 @@ fn a_cancelled_job_is_resumed_by_the_next() {
         let left = temporary(&cluster.lab.path_in(node, "/data"));
         assert!(left.is_empty(), "{left:?}");
     }
-    assert_gone(&agents());
 }
 
 /// What is wrong with a job is said before anything starts, or by the agent on its node.
@@ -256,19 +263,6 @@ fn a_preempted_job_goes_on() {
     // It ran twice.
     let planned = events.iter().filter(|event| event["event"] == "planned");
     assert_eq!(planned.count(), 2, "{said}");
-    let count = |field: &Value| field.as_u64().unwrap();
-    let (moved, all) = (count(&report["delivered_bytes"]), 4 * size);
-    let landing = &report["landing"];
-    let earlier = count(&landing["resumed_bytes"]) + count(&landing["unchanged_bytes"]);
-    assert!(
-        moved <= all - size / 2 && moved + earlier == all,
-        "{moved} of {all} were sent again, {earlier} taken over; it said: {said}"
-    );
-    for node in NODES {
-        let copy = cluster.lab.path_in(node, "/data/set");
-        assert_same_tree(&cluster.path("set"), &copy);
-        let left = temporary(&cluster.lab.path_in(node, "/data"));
-        assert!(left.is_empty(), "{left:?}");
-    }
+    assert_gone_on(&cluster, &report, size, &said);
     assert_gone(&agents());
 }
