@@ -12,20 +12,21 @@
 use std::io;
 use std::net::{IpAddr, TcpStream, ToSocketAddrs as _};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use ropewalk_lane::preface::{self, PREFACE_LEN};
 use ropewalk_message::{ByteStream, ByteStreamListener, Options, Passed};
 use ropewalk_proto::byte_stream::STREAMS_MAX;
-use ropewalk_proto::control::{ForwardOpen, ForwardOpened};
+use ropewalk_proto::control::{ForwardOpen, ForwardOpened, TransferKind, TransferStatus};
 use ropewalk_proto::tunnel::allowed::Allowed;
 use ropewalk_proto::tunnel::{
     CODE_BROKEN, CODE_UNREACHED, LOST_SECONDS, TARGETS_MAX, Target, target_of,
 };
 
+use crate::counts::Moved;
 use crate::host::Host;
 use crate::shared::Shared;
 use crate::{AgentError, interfaces, rails};
@@ -53,8 +54,10 @@ pub(crate) struct Forward {
     listener: ByteStreamListener,
     targets: Vec<Target>,
     passed: Passed,
-    /// Connections at present.
+    /// Connections at present, and all.
     open: AtomicUsize,
+    taken: AtomicU64,
+    began: Instant,
 }
 
 impl Forward {
@@ -92,6 +95,8 @@ impl Forward {
             targets,
             passed: Passed::default(),
             open: AtomicUsize::new(0),
+            taken: AtomicU64::new(0),
+            began: Instant::now(),
         });
         let serving = forward.clone();
         spawn("forward", move || serving.serve())
@@ -116,9 +121,44 @@ impl Forward {
         self.listener.peers() > 0
     }
 
-    /// Ends all connections.
-    pub fn close(&self) {
+    /// Bytes of all its connections: to its master's host, and from there.
+    pub fn moved(&self) -> Moved {
+        Moved {
+            sent: self.passed.to_stream.load(Ordering::Relaxed),
+            received: self.passed.from_stream.load(Ordering::Relaxed),
+            delivered: 0,
+        }
+    }
+
+    /// Connections at present.
+    pub fn open_connections(&self) -> u64 {
+        self.open.load(Ordering::Relaxed) as u64
+    }
+
+    /// One line for `status`.
+    pub fn status_line(&self) -> TransferStatus {
+        let moved = self.moved();
+        TransferStatus {
+            transfer: self.key_id.to_vec(),
+            kind: TransferKind::Tunnel.into(),
+            sent: moved.sent,
+            checked: moved.received,
+            age: self.began.elapsed().as_nanos() as u64,
+            connections: self.taken.load(Ordering::Relaxed),
+            open_connections: self.open_connections(),
+            targets: self.targets(),
+            ..TransferStatus::default()
+        }
+    }
+
+    /// Ends all connections. It is listed no more, and its bytes are among those of the agent.
+    pub fn end(&self, shared: &Shared) {
         self.listener.close();
+        shared.host.counts.change(|totals| {
+            if shared.forwards.lock().remove(&self.key_id).is_some() {
+                totals.moved.add(self.moved());
+            }
+        });
     }
 
     /// For the log.
@@ -135,6 +175,7 @@ impl Forward {
                 stream.reset(CODE_UNREACHED, &text);
                 continue;
             }
+            self.taken.fetch_add(1, Ordering::Relaxed);
             let (own, kept) = (self.clone(), Arc::new(Mutex::new(Some(stream))));
             let given = kept.clone();
             let spawned = spawn("forward", move || {
@@ -225,7 +266,6 @@ pub(crate) async fn outlast(forward: Arc<Forward>, shared: Arc<Shared>, caller: 
     while forward.is_linked() {
         tokio::time::sleep(LOOK).await;
     }
-    forward.close();
-    shared.forwards.lock().remove(&forward.key_id);
+    forward.end(&shared);
     shared.host.log.say(|| format!("{caller}: tunnel ends"));
 }

@@ -249,6 +249,7 @@ impl SinkSet {
             all.passed_files += landed.passed_files;
             all.removed_files += landed.removed.files;
             all.removed_folders += landed.removed.folders;
+            all.removing += landed.removed.time.as_nanos() as u64;
             let failed = landed.removed.failed.into_iter();
             all.not_removed
                 .extend(failed.map(|(path, reason)| control::NotRemoved { path, reason }));
@@ -257,6 +258,13 @@ impl SinkSet {
             all.not_listed_more += landed.not_listed_more;
         }
         all
+    }
+
+    /// While what no source has is removed: how many names are gone, and how many there were, all sinks together.
+    pub fn removing(&self) -> Option<(u64, u64)> {
+        let sinks = self.sinks.iter();
+        let removing = sinks.filter_map(|placed| placed.sink.removing());
+        removing.reduce(|a, b| (a.0 + b.0, a.1 + b.1))
     }
 
     /// Another node began to give the files their names, and is gone.

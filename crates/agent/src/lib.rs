@@ -14,6 +14,7 @@
 
 #![forbid(unsafe_code)]
 
+mod awaited;
 mod bridge;
 mod commands;
 mod comparing;

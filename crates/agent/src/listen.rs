@@ -223,8 +223,9 @@ impl Agent {
         for stream in streams {
             let _ = tokio::task::spawn_blocking(move || stream.finish(false)).await;
         }
-        for (_, forward) in self.shared.forwards.lock().drain() {
-            forward.close();
+        let forwards: Vec<_> = self.shared.forwards.lock().values().cloned().collect();
+        for forward in forwards {
+            forward.end(&self.shared);
         }
         // What sessions took out of the list first they end themselves.
         drop(self.shared.host.work.write().await);

@@ -17,6 +17,7 @@ use ropewalk_store::{Adopt, Check, Contents, Filter, Stays, StoreError, Wish};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::watch;
 
+use crate::awaited::AwaitedEnds;
 use crate::comparing::Comparing;
 use crate::host::{Host, Work};
 use crate::interfaces::Interface;
@@ -71,6 +72,8 @@ pub(crate) struct Member {
     pub carriers: Pool,
     /// How far it is in comparing contents.
     pub comparing: Comparing,
+    /// Earlier transfers that it waits for.
+    pub awaited_ends: AwaitedEnds,
     outbox: UnboundedSender<FromAgent>,
 }
 
@@ -118,6 +121,7 @@ impl Member {
             is_near_master: open.is_near_master,
             carriers: Pool::of(CARRIERS_MAX),
             comparing: Comparing::default(),
+            awaited_ends: AwaitedEnds::default(),
             outbox,
         })
     }
@@ -130,7 +134,13 @@ impl Member {
     /// As [`ropewalk_store::await_endings`]; nothing for a path that cannot be looked at, as the sink says what is wrong with it.
     pub fn await_endings(&self, path: &Path, id: &str) -> Result<(), StoreError> {
         let most = ending_wait(self.options.ending_wait_seconds);
-        match ropewalk_store::await_endings(path, id, most, &|| self.has_ended()) {
+        let wait = self.awaited_ends.of(path);
+        // This is asked while there is something to wait for.
+        let is_over = || {
+            wait.note();
+            self.has_ended()
+        };
+        match ropewalk_store::await_endings(path, id, most, &is_over) {
             Err(error @ (StoreError::StillEnding { .. } | StoreError::Ended)) => Err(error),
             _ => Ok(()),
         }

@@ -23,9 +23,13 @@ pub struct Reading {
     pub transfers: u64,
     /// Streams through stages that it takes part in now.
     pub streams: u64,
+    /// Tunnels that end here now.
+    pub tunnels: u64,
+    /// Their open connections.
+    pub tunnel_connections: u64,
     /// Transfers since it began.
     pub transfers_begun: u64,
-    /// Bytes of all transfers since it began.
+    /// Bytes of all transfers, streams and tunnels since it began.
     pub moved: Moved,
     /// Requests of masters that it has refused.
     pub refused: u64,
@@ -48,6 +52,9 @@ impl Meter {
             version: version().to_owned(),
             seconds: now.seconds,
             streams: now.streams,
+            tunnels: now.tunnels,
+            tunnel_connections: now.tunnel_connections,
+            forwards: self.shared.allowed.rules(),
             transfers_begun: now.transfers_begun,
             sent: now.moved.sent,
             received: now.moved.received,
@@ -65,20 +72,31 @@ impl Meter {
     pub fn read(&self) -> Reading {
         let host = &self.shared.host;
         let running: Vec<_> = self.shared.transfers.lock().values().cloned().collect();
-        let (transfers, totals) = host.counts.change(|totals| {
+        let mut now = Reading::default();
+        let totals = host.counts.change(|totals| {
             let mut sum = *totals;
-            let counted = running.iter().filter_map(|transfer| transfer.counted());
-            let count = counted.map(|moved| sum.moved.add(moved)).count();
-            (count, sum)
+            for moved in running.iter().filter_map(|transfer| transfer.counted()) {
+                now.transfers += 1;
+                sum.moved.add(moved);
+            }
+            for stream in self.shared.streams.lock().values() {
+                now.streams += 1;
+                sum.moved.add(stream.moved());
+            }
+            for forward in self.shared.forwards.lock().values() {
+                now.tunnels += 1;
+                now.tunnel_connections += forward.open_connections();
+                sum.moved.add(forward.moved());
+            }
+            sum
         });
         Reading {
-            transfers: transfers as u64,
-            streams: self.shared.streams.lock().len() as u64,
             transfers_begun: totals.begun,
             moved: totals.moved,
             refused: totals.refused,
             unauthenticated: totals.strangers,
             seconds: host.began.elapsed().as_secs(),
+            ..now
         }
     }
 }

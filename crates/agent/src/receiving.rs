@@ -449,7 +449,9 @@ impl Fetch {
     /// Progress for the master.
     pub fn status(&self) -> control::Status {
         let temporary = self.told_temporary();
-        let hung = self.sinks().and_then(|sinks| sinks.hung(Instant::now()));
+        let sinks = self.sinks();
+        let hung = sinks.as_ref().and_then(|sinks| sinks.hung(Instant::now()));
+        let removing = sinks.and_then(|sinks| sinks.removing());
         let mut state = self.state.lock();
         let State { node, lanes, .. } = &mut *state;
         for (lane, info) in lanes.iter_mut() {
@@ -459,6 +461,8 @@ impl Fetch {
             temporary,
             hung: hung.unwrap_or_default(),
             comparing: self.member.comparing.report(Instant::now()),
+            awaited_end: self.member.awaited_ends.report(Instant::now()),
+            removing: removing.map(|(done, total)| control::Removing { done, total }),
             ..node.status(self.member.now())
         }
     }

@@ -9,6 +9,7 @@ use ropewalk_proto::control::{self, FromAgent, LENGTH_LEN, ToAgent, from_agent, 
 use ropewalk_proto::report::ErrorKind;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::{OwnedRwLockReadGuard, mpsc, watch};
+use tokio::task::JoinHandle;
 
 use crate::door::Place;
 use crate::forward::{self, FORWARDS_MAX, Forward};
@@ -100,6 +101,7 @@ pub(crate) async fn converse<S>(
         caller,
         credentials: None,
         transfer: None,
+        finishing: None,
         stream: None,
         forward: None,
         at_work: None,
@@ -113,7 +115,13 @@ pub(crate) async fn converse<S>(
             biased;
             changed = shutdown.changed() => if changed.is_err() || *shutdown.borrow() { break } else { continue },
             message = outgoing.recv() => message,
-            message = inbox.recv() => {
+            finished = finished(&mut session.finishing) => {
+                session.finishing = None;
+                session.send(from_agent::Body::Finished(finished));
+                session.ended = true;
+                continue;
+            }
+            message = inbox.recv(), if session.finishing.is_none() => {
                 let Some(message) = message else { break };
                 session.handle(message, &mut beat).await;
                 continue;
@@ -182,11 +190,46 @@ fn too_long(bytes: usize) -> String {
     )
 }
 
+/// How a transfer has ended, when it has; never where none is ending.
+async fn finished(
+    finishing: &mut Option<(Arc<Transfer>, JoinHandle<control::Finished>)>,
+) -> control::Finished {
+    match finishing {
+        Some((_, work)) => work.await.unwrap_or_default(),
+        None => std::future::pending().await,
+    }
+}
+
 /// Statuses with this pause, the first one after it: until then there is nothing to tell.
 fn every(pause: Duration) -> tokio::time::Interval {
     let mut beat = tokio::time::interval_at(tokio::time::Instant::now() + pause, pause);
     beat.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     beat
+}
+
+/// What an agent takes part in.
+enum Running {
+    Transfer(Arc<Transfer>),
+    Stream(Arc<Stream>),
+    Tunnel(Arc<Forward>),
+}
+
+impl Running {
+    fn status_line(&self) -> control::TransferStatus {
+        match self {
+            Self::Transfer(transfer) => transfer.status_line(),
+            Self::Stream(stream) => stream.status_line(),
+            Self::Tunnel(forward) => forward.status_line(),
+        }
+    }
+
+    fn cancel(&self, shared: &Shared, caller: &str) {
+        match self {
+            Self::Transfer(transfer) => transfer.cancel("cancelled at the agent", caller),
+            Self::Stream(stream) => stream.cancel(),
+            Self::Tunnel(forward) => forward.end(shared),
+        }
+    }
 }
 
 struct Session {
@@ -197,6 +240,8 @@ struct Session {
     caller: String,
     credentials: Option<control::Credentials>,
     transfer: Option<Arc<Transfer>>,
+    // Instead of it, while it ends.
+    finishing: Option<(Arc<Transfer>, JoinHandle<control::Finished>)>,
     // Instead of a transfer.
     stream: Option<Arc<Stream>>,
     forward: Option<Arc<Forward>>,
@@ -299,9 +344,9 @@ impl Session {
                     self.send(from_agent::Body::Released(control::Released::default()));
                 }
             }
-            Some(to_agent::Body::Finish(finish)) => self.finish(finish).await,
+            Some(to_agent::Body::Finish(finish)) => self.finish(finish),
             Some(to_agent::Body::StatusQuery(query)) => {
-                let transfers = self.select(&query.transfer).iter().map(|t| t.status_line()).collect();
+                let transfers = self.select(&query.transfer).iter().map(Running::status_line).collect();
                 let agent = Some(Meter::new(self.shared.clone()).status());
                 self.send(from_agent::Body::StatusReply(control::StatusReply { transfers, agent }));
             }
@@ -361,28 +406,26 @@ impl Session {
         }
     }
 
-    async fn finish(&mut self, finish: control::Finish) {
-        let finished = match self.transfer.take() {
-            Some(transfer) => {
-                self.shared.transfers.lock().remove(&transfer.member.id);
-                let work = tokio::task::spawn_blocking(move || transfer.finish(&finish));
-                work.await.unwrap_or_default()
-            }
-            None => control::Finished::default(),
+    /// Begins to end the transfer; it says meanwhile how far it is.
+    fn finish(&mut self, finish: control::Finish) {
+        let Some(transfer) = self.transfer.take() else {
+            self.send(from_agent::Body::Finished(control::Finished::default()));
+            self.ended = true;
+            return;
         };
-        self.send(from_agent::Body::Finished(finished));
-        self.ended = true;
+        self.shared.transfers.lock().remove(&transfer.member.id);
+        let ending = transfer.clone();
+        let work = tokio::task::spawn_blocking(move || ending.finish(&finish));
+        self.finishing = Some((transfer, work));
     }
 
     async fn cancel(&mut self, query: &control::CancelQuery) {
         let mut lines = Vec::new();
         let _at_work = self.shared.host.work.clone().try_read_owned();
-        for transfer in self.select(&query.transfer) {
-            let mut line = transfer.status_line();
-            let caller = self.caller.clone();
-            let work = tokio::task::spawn_blocking(move || {
-                transfer.cancel("cancelled at the agent", &caller)
-            });
+        for running in self.select(&query.transfer) {
+            let mut line = running.status_line();
+            let (shared, caller) = (self.shared.clone(), self.caller.clone());
+            let work = tokio::task::spawn_blocking(move || running.cancel(&shared, &caller));
             let _ = work.await;
             line.cancelled = true;
             lines.push(line);
@@ -393,13 +436,21 @@ impl Session {
         }));
     }
 
-    fn select(&self, id: &[u8]) -> Vec<Arc<Transfer>> {
-        let transfers = self.shared.transfers.lock();
-        transfers
-            .values()
-            .filter(|t| id.is_empty() || t.member.id == id)
-            .cloned()
-            .collect()
+    /// What has this id, or all.
+    fn select(&self, id: &[u8]) -> Vec<Running> {
+        let shared = &self.shared;
+        let is_meant = |own: &[u8; 16]| id.is_empty() || own == id;
+        let mut found = Vec::new();
+        for (own, transfer) in &*shared.transfers.lock() {
+            found.extend(is_meant(own).then(|| Running::Transfer(transfer.clone())));
+        }
+        for (own, stream) in &*shared.streams.lock() {
+            found.extend(is_meant(own).then(|| Running::Stream(stream.clone())));
+        }
+        for (own, forward) in &*shared.forwards.lock() {
+            found.extend(is_meant(own).then(|| Running::Tunnel(forward.clone())));
+        }
+        found
     }
 
     async fn open(&mut self, open: control::Open) {
@@ -509,13 +560,19 @@ impl Session {
 
     async fn finish_stream(&mut self, commit: bool) -> Option<control::StreamFinished> {
         let stream = self.stream.take()?;
-        self.shared.streams.lock().remove(&stream.id);
-        self.shared
+        let (shared, ending) = (&self.shared, stream.clone());
+        shared
             .host
             .log
             .say(|| format!("{}: stream ends", self.caller));
-        let work = tokio::task::spawn_blocking(move || stream.finish(commit));
-        Some(work.await.unwrap_or_default())
+        let work = tokio::task::spawn_blocking(move || ending.finish(commit));
+        let finished = work.await.unwrap_or_default();
+        shared.host.counts.change(|totals| {
+            if shared.streams.lock().remove(&stream.id).is_some() {
+                totals.moved.add(stream.moved());
+            }
+        });
+        Some(finished)
     }
 
     fn status(&self) -> Option<FromAgent> {
@@ -524,11 +581,16 @@ impl Session {
             return Some(FromAgent { body: None });
         }
         let of_stream = self.stream.as_ref().map(|stream| stream.status());
-        let body = of_stream.or_else(|| self.transfer.as_ref().map(|t| t.status()))?;
+        let ending = self.finishing.as_ref().map(|(transfer, _)| transfer);
+        let transfer = self.transfer.as_ref().or(ending);
+        let body = of_stream.or_else(|| transfer.map(|t| t.status()))?;
         Some(FromAgent { body: Some(body) })
     }
 
     async fn close(&mut self, shutdown: watch::Receiver<bool>) {
+        if let Some((_, work)) = self.finishing.take() {
+            let _ = work.await;
+        }
         self.finish_stream(false).await;
         if let Some(forward) = self.forward.take() {
             let (shared, caller) = (self.shared.clone(), self.caller.clone());

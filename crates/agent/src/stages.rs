@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use ropewalk_lane::edge::{Edge, EdgeSecret, PROOF_LEN, RETRANSMIT_PAUSE_MAX};
@@ -28,9 +28,9 @@ use ropewalk_lane::packets::{PACKET_MAX, Packet};
 use ropewalk_lane::preface::PREFACE_LEN;
 use ropewalk_lane::tcp::limit_retransmit_pause;
 use ropewalk_proto::control::{
-    self, FromAgent, FromStage, LENGTH_LEN, LaneKind, StageCause, StageEdge, StageRank, StageSetup,
-    StageStatus, StreamFailed, StreamFinished, StreamOpen, StreamOpened, StreamStart, StreamStatus,
-    from_agent, from_stage, to_stage,
+    self, FromAgent, FromStage, LENGTH_LEN, LaneKind, StageAccount, StageCause, StageEdge,
+    StageRank, StageSetup, StageStatus, StreamFailed, StreamFinished, StreamOpen, StreamOpened,
+    StreamStart, StreamStatus, TransferKind, TransferStatus, from_agent, from_stage, to_stage,
 };
 use ropewalk_proto::stage::group_name;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
@@ -38,6 +38,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::AgentError;
+use crate::counts::Moved;
 use crate::host::Host;
 use crate::incoming::{Incoming, Refusal};
 use crate::interfaces;
@@ -87,6 +88,7 @@ pub(crate) struct Stream {
     // Ends of processes are no failures any more.
     is_over: AtomicBool,
     watcher: Mutex<Option<JoinHandle<()>>>,
+    began: Instant,
     outbox: UnboundedSender<FromAgent>,
 }
 
@@ -134,6 +136,7 @@ impl Stream {
             claim: Mutex::new(files.claim),
             is_over: AtomicBool::new(false),
             watcher: Mutex::default(),
+            began: Instant::now(),
             outbox,
         };
         if let Err(error) = stream.start_processes(config, &open, files.source, files.sink) {
@@ -270,6 +273,48 @@ impl Stream {
     pub fn status(&self) -> from_agent::Body {
         let stages = self.statuses.lock().values().cloned().collect();
         from_agent::Body::StreamStatus(StreamStatus { stages })
+    }
+
+    /// A figure of its processes' accounts, of what they received and of what they gave on, summed up.
+    fn sum(&self, figure: impl Fn(&StageAccount) -> u64) -> (u64, u64) {
+        let statuses = self.statuses.lock();
+        let of = |account: fn(&StageStatus) -> Option<&StageAccount>| {
+            statuses.values().filter_map(account).map(&figure).sum()
+        };
+        (
+            of(|status| status.received.as_ref()),
+            of(|status| status.dealt.as_ref()),
+        )
+    }
+
+    /// Bytes of blocks that its processes gave on, and received.
+    pub fn moved(&self) -> Moved {
+        let (received, sent) = self.sum(|account| account.bytes);
+        Moved {
+            sent,
+            received,
+            delivered: 0,
+        }
+    }
+
+    /// One line for `status`.
+    pub fn status_line(&self) -> TransferStatus {
+        let moved = self.moved();
+        TransferStatus {
+            transfer: self.id.to_vec(),
+            kind: TransferKind::Stream.into(),
+            sent: moved.sent,
+            checked: moved.received,
+            age: self.began.elapsed().as_nanos() as u64,
+            blocks: self.sum(|account| account.blocks).0,
+            ..TransferStatus::default()
+        }
+    }
+
+    /// Has its master end it.
+    pub fn cancel(&self) {
+        let text = "the stream was cancelled at the agent";
+        self.fail(0, StageCause::Process, text.into());
     }
 
     /// Which edge a preface asks for; `None` from a stranger.

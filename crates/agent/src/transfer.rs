@@ -302,6 +302,7 @@ impl Transfer {
                 sent: self.serving.sent(),
                 tcp: self.serving.tcp_status(),
                 comparing: self.member.comparing.report(std::time::Instant::now()),
+                awaited_end: self.member.awaited_ends.report(std::time::Instant::now()),
             }),
         }
     }
@@ -336,6 +337,7 @@ impl Transfer {
             }
             .into(),
             cancelled: self.member.has_ended(),
+            ..control::TransferStatus::default()
         }
     }
 

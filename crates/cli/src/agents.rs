@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result};
 use clap::Args;
 use ropewalk_model::{HostPort, format_bytes, format_seconds, host_list};
 use ropewalk_proto::codes::{EXIT_FAILED, EXIT_PARTIAL};
-use ropewalk_proto::control::StatusReply;
+use ropewalk_proto::control::{StatusReply, TransferKind};
 use serde::Serialize;
 use tokio::sync::Semaphore;
 
@@ -45,7 +45,7 @@ Examples:
   ropewalk agents 'node[01-16]' store:7421
       seventeen of them, port 7420 where none is named
 
-Bytes and transfers are counted since the agent began. An agent that is asked must have the token.
+Bytes (of transfers, streams and tunnels) and transfers are counted since the agent began. An agent that is asked must have the token.
 
 Exit status: 0 all answer, 1 none does, 2 usage, 3 some do not.";
 
@@ -60,9 +60,12 @@ struct Line {
     transfers: Option<usize>,
     transfers_begun: Option<u64>,
     streams: Option<u64>,
+    tunnels: Option<u64>,
+    tunnel_connections: Option<u64>,
     sent_bytes: Option<u64>,
     received_bytes: Option<u64>,
     roots: Option<Vec<String>>,
+    forwards: Option<Vec<String>>,
 }
 
 /// Asks all of them, and prints a line for each.
@@ -148,9 +151,12 @@ fn line((at, answer): Answered) -> Line {
                 transfers: None,
                 transfers_begun: None,
                 streams: None,
+                tunnels: None,
+                tunnel_connections: None,
                 sent_bytes: None,
                 received_bytes: None,
                 roots: None,
+                forwards: None,
             };
         }
     };
@@ -159,17 +165,22 @@ fn line((at, answer): Answered) -> Line {
         let path = String::from_utf8_lossy(&root.path);
         format!("{path}{}", if root.writable { ":rw" } else { "" })
     };
+    let transfers = reply.transfers.iter();
+    let transfers = transfers.filter(|one| one.kind() == TransferKind::Transfer);
     Line {
         agent,
         error: None,
         version: Some(about.version),
         seconds: Some(about.seconds),
-        transfers: Some(reply.transfers.len()),
+        transfers: Some(transfers.count()),
         transfers_begun: Some(about.transfers_begun),
         streams: Some(about.streams),
+        tunnels: Some(about.tunnels),
+        tunnel_connections: Some(about.tunnel_connections),
         sent_bytes: Some(about.sent),
         received_bytes: Some(about.received),
         roots: Some(about.roots.iter().map(root).collect()),
+        forwards: Some(about.forwards),
     }
 }
 
@@ -180,15 +191,20 @@ fn text(lines: &[Line]) -> String {
         let said = match &line.error {
             Some(error) => format!("does not answer: {}", escape::line(error)),
             None => format!(
-                "{}, for {}, {} running of {} transfers, {} streams, sent {}, received {}, serves {}",
+                "{}, for {}, {} running of {} transfers, {} streams, {} tunnels, sent {}, received {}, serves {}{}",
                 escape::line(line.version.as_deref().unwrap_or_default()),
                 format_seconds(line.seconds.unwrap_or(0) as f64),
                 line.transfers.unwrap_or(0),
                 line.transfers_begun.unwrap_or(0),
                 line.streams.unwrap_or(0),
+                line.tunnels.unwrap_or(0),
                 format_bytes(line.sent_bytes.unwrap_or(0)),
                 format_bytes(line.received_bytes.unwrap_or(0)),
-                escape::line(&line.roots.clone().unwrap_or_default().join(", "))
+                escape::line(&line.roots.clone().unwrap_or_default().join(", ")),
+                match line.forwards.as_deref() {
+                    None | Some([]) => String::new(),
+                    Some(rules) => escape::line(&format!(", forwards to {}", rules.join(", "))),
+                }
             ),
         };
         let _ = writeln!(text, "{:width$}  {said}", line.agent);

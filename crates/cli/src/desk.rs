@@ -1,7 +1,7 @@
 //! The socket at which a running transfer can be asked for its progress, and to stop, to admit nodes, to release one, or to change
-//! its limit.
+//! its limit. A stream, shuffle or tunnel can be asked for its progress, and to stop.
 //!
-//! Each command that carries out a transfer listens in the user's runtime folder, which only the
+//! Each command that carries out one of them listens in the user's runtime folder, which only the
 //! user may enter: `PID.sock` until the transfer has its id, `ID.sock` then. A question is one line
 //! of JSON, so is the answer. Sockets on which no process listens are removed by the process that finds them.
 
@@ -22,7 +22,7 @@ use ropewalk_proto::report::Event;
 use serde::{Deserialize, Serialize};
 
 use crate::transfer::StartArg;
-use crate::{sys, token, transfer};
+use crate::{escape, sys, token, transfer};
 
 /// A visitor or desk that says nothing for this long is left.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -87,9 +87,48 @@ pub(crate) struct NodeVerdict {
     pub error: Option<String>,
 }
 
-/// What a running transfer says of itself.
+/// What a command carries out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Kind {
+    #[default]
+    Transfer,
+    Stream,
+    Shuffle,
+    Tunnel,
+}
+
+impl Kind {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Transfer => "transfer",
+            Self::Stream => "stream",
+            Self::Shuffle => "shuffle",
+            Self::Tunnel => "tunnel",
+        }
+    }
+}
+
+/// What a stream or a tunnel has carried so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Carried {
+    /// Bytes that the first group of a stream gave on, or that programs sent to targets.
+    pub sent_bytes: u64,
+    /// Bytes that the last group received, or that targets sent back.
+    pub received_bytes: u64,
+    /// Of a stream: blocks that the last group received.
+    pub blocks: Option<u64>,
+    /// Of a tunnel.
+    pub connections: Option<u64>,
+    /// Of these, open now.
+    pub open_connections: Option<u64>,
+}
+
+/// What a running transfer, stream or tunnel says of itself.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Answer {
+    #[serde(default)]
+    pub kind: Kind,
     /// Id, once it is known.
     pub transfer: Option<String>,
     /// Label of the specification, or as given.
@@ -105,8 +144,11 @@ pub(crate) struct Answer {
     pub started_seconds: u64,
     /// Process that carries it out.
     pub process: u32,
-    /// The last event of progress, or of waiting for nodes.
+    /// The last event of progress, or of what was done while nothing moved.
     pub progress: Option<Event>,
+    /// Of a stream or a tunnel, once it has begun.
+    #[serde(default)]
+    pub carried: Option<Carried>,
     /// Whether a stop was requested.
     pub cancelled: bool,
 }
@@ -146,13 +188,14 @@ pub(crate) fn private_folder(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The sources or the destinations of a request, the first of many.
+/// The sources or the destinations of nodes, the first of many.
 pub(crate) fn places(
-    request: &Request,
+    nodes: &[NodeRequest],
     of: impl Fn(&NodeRequest) -> &[ObjectRequest],
 ) -> Vec<String> {
-    let nodes = request.nodes.iter();
-    let objects = nodes.flat_map(|node| of(node).iter().map(move |object| (node, object)));
+    let objects = nodes
+        .iter()
+        .flat_map(|node| of(node).iter().map(move |object| (node, object)));
     let place = |(node, object): (&NodeRequest, &ObjectRequest)| match node.reach {
         Reach::Local => object.object.to_string(),
         Reach::Ssh(_) | Reach::Launched(_) | Reach::Attached { .. } => {
@@ -171,15 +214,40 @@ impl Desk {
         let since = SystemTime::now().duration_since(UNIX_EPOCH);
         let subject = Answer {
             label: request.label.clone(),
-            from: places(request, |node| &node.sources),
-            to: places(request, |node| &node.sinks),
+            from: places(&request.nodes, |node| &node.sources),
+            to: places(&request.nodes, |node| &node.sinks),
             started_seconds: since.map_or(0, |since| since.as_secs()),
             ..Answer::default()
         };
-        Self::open_in(&folder()?, subject, cancel, members)
+        Self::open_in(&folder()?, subject, cancel, Some(members))
     }
 
-    fn open_in(folder: &Path, subject: Answer, cancel: Cancel, members: Members) -> Result<Self> {
+    /// The same for a stream or a tunnel, which no nodes join or leave. `None`, and it is said, where that fails.
+    ///
+    /// * `subject`: what it is, from where to where.
+    pub(crate) fn of_other(subject: Answer, cancel: Cancel, is_quiet: bool) -> Option<Self> {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH);
+        let kind = subject.kind.name();
+        let subject = Answer {
+            started_seconds: since.map_or(0, |since| since.as_secs()),
+            ..subject
+        };
+        let opened = folder().and_then(|folder| Self::open_in(&folder, subject, cancel, None));
+        let failed = |error: &anyhow::Error| {
+            if !is_quiet {
+                let text = escape::line(&format!("{error:#}"));
+                eprintln!("ropewalk: `ropewalk status` will not see this {kind}: {text}");
+            }
+        };
+        opened.inspect_err(failed).ok()
+    }
+
+    fn open_in(
+        folder: &Path,
+        subject: Answer,
+        cancel: Cancel,
+        members: Option<Members>,
+    ) -> Result<Self> {
         let process = std::process::id();
         let path = folder.join(format!("{process}.sock"));
         // Not visible to visitors before it listens, so that none takes it for a stale one.
@@ -197,7 +265,7 @@ impl Desk {
             let waiting = Arc::new(());
             for visitor in listener.incoming().flatten() {
                 // A visitor that breaks off concerns no other.
-                let _ = answer(visitor, &state, &cancel, &members, &waiting);
+                let _ = answer(visitor, &state, &cancel, members.as_ref(), &waiting);
             }
         };
         std::thread::Builder::new()
@@ -207,25 +275,30 @@ impl Desk {
         Ok(desk)
     }
 
+    /// Changes what is said.
+    pub(crate) fn change(&self, change: impl FnOnce(&mut Answer)) {
+        change(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// What is carried out has its id now.
+    pub(crate) fn name(&self, id: &str) {
+        self.change(|state| state.transfer = Some(id.to_owned()));
+        let mut path = self.path.lock().unwrap_or_else(PoisonError::into_inner);
+        let named = path.with_file_name(format!("{id}.sock"));
+        if fs::rename(&*path, &named).is_ok() {
+            *path = named;
+        }
+    }
+
     /// Remembers what visitors ask for.
     pub(crate) fn handle(&self, event: &Event) {
         match event {
-            Event::Planned { transfer, .. } => {
-                self.state
-                    .lock()
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .transfer = Some(transfer.clone());
-                let mut path = self.path.lock().unwrap_or_else(PoisonError::into_inner);
-                let named = path.with_file_name(format!("{transfer}.sock"));
-                if fs::rename(&*path, &named).is_ok() {
-                    *path = named;
-                }
-            }
-            Event::Progress { .. } | Event::Waiting { .. } => {
-                self.state
-                    .lock()
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .progress = Some(event.clone());
+            Event::Planned { transfer, .. } => self.name(transfer),
+            Event::Progress { .. }
+            | Event::Waiting { .. }
+            | Event::AwaitingEnd { .. }
+            | Event::Removing { .. } => {
+                self.change(|state| state.progress = Some(event.clone()));
             }
             Event::HandedOver { .. }
             | Event::Reached { .. }
@@ -252,7 +325,7 @@ fn answer(
     visitor: UnixStream,
     state: &Mutex<Answer>,
     cancel: &Cancel,
-    members: &Members,
+    members: Option<&Members>,
     waiting: &Arc<()>,
 ) -> Result<()> {
     let question: Question = serde_json::from_str(&read_line(&visitor, PATIENCE)?)?;
@@ -260,6 +333,11 @@ fn answer(
         Question::Status => {}
         Question::Cancel => cancel.cancel(),
         Question::Join { .. } | Question::Leave { .. } | Question::Limit { .. } => {
+            let Some(members) = members else {
+                let kind = state.lock().unwrap_or_else(PoisonError::into_inner).kind;
+                let error = format!("it is a {}; only transfers can be changed", kind.name());
+                return write_line(&visitor, &serde_json::to_string(&Verdict::no(error))?);
+            };
             if Arc::strong_count(waiting) > WAITING_MAX {
                 let error = format!("{WAITING_MAX} others wait already; try again in a moment");
                 return write_line(&visitor, &serde_json::to_string(&Verdict::no(error))?);
@@ -435,7 +513,7 @@ mod tests {
                 ..Answer::default()
             },
             cancel.clone(),
-            Members::new(),
+            Some(Members::new()),
         )
         .unwrap();
         let answers = ask_all(dir.path(), &Question::Status).unwrap();
@@ -483,8 +561,13 @@ mod tests {
     #[test]
     fn a_desk_takes_members() {
         let dir = tempfile::tempdir().unwrap();
-        let desk =
-            Desk::open_in(dir.path(), Answer::default(), Cancel::new(), Members::new()).unwrap();
+        let desk = Desk::open_in(
+            dir.path(),
+            Answer::default(),
+            Cancel::new(),
+            Some(Members::new()),
+        )
+        .unwrap();
         let path = desk.path.lock().unwrap().clone();
         let join = |rows: &str, token: Option<&str>| Question::Join {
             rows: rows.into(),
@@ -522,8 +605,13 @@ mod tests {
     #[test]
     fn stale_sockets_are_removed() {
         let dir = tempfile::tempdir().unwrap();
-        let desk =
-            Desk::open_in(dir.path(), Answer::default(), Cancel::new(), Members::new()).unwrap();
+        let desk = Desk::open_in(
+            dir.path(),
+            Answer::default(),
+            Cancel::new(),
+            Some(Members::new()),
+        )
+        .unwrap();
         drop(UnixListener::bind(dir.path().join("stale.sock")).unwrap());
         let stream = UnixStream::connect(desk.path.lock().unwrap().as_path()).unwrap();
         write_line(&stream, "nonsense").unwrap();

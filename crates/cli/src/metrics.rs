@@ -145,6 +145,12 @@ fn write(encoder: &mut DescriptorEncoder, now: &Reading) -> Result<(), Error> {
             "Streams through stages that the agent takes part in",
             now.streams,
         ),
+        ("tunnels", "Tunnels that end at the agent", now.tunnels),
+        (
+            "tunnel_connections",
+            "Open connections of tunnels",
+            now.tunnel_connections,
+        ),
         ("uptime_seconds", "Age of the agent", now.seconds),
     ];
     for (name, help, value) in gauges {
@@ -159,12 +165,12 @@ fn write(encoder: &mut DescriptorEncoder, now: &Reading) -> Result<(), Error> {
         ),
         (
             "sent_bytes",
-            "Bytes sent to other nodes, headers of frames included",
+            "Bytes sent to other nodes, headers of frames included, and by streams and tunnels",
             now.moved.sent,
         ),
         (
             "received_bytes",
-            "Bytes received and checked",
+            "Bytes received and checked, and by streams and tunnels",
             now.moved.received,
         ),
         (

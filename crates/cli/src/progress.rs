@@ -5,12 +5,17 @@ use std::io::{IsTerminal as _, Write as _};
 use std::time::{Duration, Instant};
 
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
-use ropewalk_model::{ByteRate, format_bytes, format_seconds};
+use ropewalk_model::format_bytes;
 use ropewalk_proto::report::Event;
 use ropewalk_proto::report::NodeProgress;
 
 use crate::options::{OutputArgs, ProgressArg};
 use crate::{escape, sys};
+
+mod words;
+
+use self::words::{awaited_words, planned_words, rate_and_eta};
+pub(crate) use self::words::{busy_words, rate, waiting_words};
 
 /// Redraws a second at most.
 const REDRAWS_PER_SECOND: u8 = 10;
@@ -237,10 +242,10 @@ impl Bars {
                 ));
                 self.show_nodes(senders, receivers);
             }
-            Event::Comparing { .. } => {
+            Event::Comparing { .. } | Event::AwaitingEnd { .. } | Event::Removing { .. } => {
                 self.show_nodes(&[], &[]);
                 self.total.set_style(style(TEXT));
-                self.total.set_message(comparing_words(event));
+                self.total.set_message(busy_words(event));
             }
             Event::Note { message, .. } | Event::Uploaded { message, .. } => {
                 let _ = self
@@ -349,116 +354,6 @@ pub(crate) fn by_number(a: &str, b: &str) -> Ordering {
     left.len().cmp(&right.len()).then(a.cmp(b))
 }
 
-/// A rate for people, from bits per second.
-pub(crate) fn rate(bits_per_second: f64) -> String {
-    ByteRate((bits_per_second.max(0.0) / 8.0) as u64).to_string()
-}
-
-fn rate_and_eta(bits_per_second: f64, eta_seconds: Option<f64>) -> String {
-    match eta_seconds {
-        Some(eta) => format!("{}, {} left", rate(bits_per_second), format_seconds(eta)),
-        None => rate(bits_per_second),
-    }
-}
-
-fn planned_words(event: &Event) -> String {
-    let Event::Planned {
-        bytes,
-        sources,
-        scheduler,
-        predicted_seconds,
-        bound_seconds,
-        bound_basis,
-        ..
-    } = event
-    else {
-        return String::new();
-    };
-    let mut words = format!("planned {} by {scheduler}", format_bytes(*bytes));
-    if let Some(sources) = sources {
-        words.push_str(&format!(", sources: {sources}"));
-    }
-    if let Some(seconds) = predicted_seconds {
-        words.push_str(&format!(", predicted {}", format_seconds(*seconds)));
-    }
-    if let Some(seconds) = bound_seconds {
-        words.push_str(&format!(
-            ", bound {} ({bound_basis})",
-            format_seconds(*seconds)
-        ));
-    }
-    words
-}
-
-/// Nodes that have not answered; of many a few.
-fn awaited_words(event: &Event) -> String {
-    let Event::Awaiting {
-        awaited,
-        reached,
-        nodes,
-    } = event
-    else {
-        return String::new();
-    };
-    let awaited = few(awaited);
-    format!("waiting for {awaited} (reached {reached} of {nodes})")
-}
-
-/// The first of some names, and how many more there are.
-fn few(names: &[String]) -> String {
-    const SHOWN: usize = 4;
-    let shown = names.iter().take(SHOWN).map(|name| escape::line(name));
-    let shown = shown.collect::<Vec<_>>().join(", ");
-    match names.len().saturating_sub(SHOWN) {
-        0 => shown,
-        more => format!("{shown} and {more} more"),
-    }
-}
-
-/// Nodes that were lost and are waited for, or are back.
-pub(crate) fn waiting_words(event: &Event) -> String {
-    match event {
-        Event::Waiting {
-            awaited,
-            reason,
-            seconds,
-            most_seconds,
-        } => {
-            let most = most_seconds.map(|most| format!(" of {}", format_seconds(most)));
-            format!(
-                "waiting for {}, {}{} ({})",
-                few(awaited),
-                format_seconds(seconds.floor()),
-                most.unwrap_or_default(),
-                escape::line(reason)
-            )
-        }
-        Event::Returned { returned, seconds } => format!(
-            "reached {} again after {}",
-            few(returned),
-            format_seconds(*seconds)
-        ),
-        _ => String::new(),
-    }
-}
-
-/// How far a node is that compares contents.
-fn comparing_words(event: &Event) -> String {
-    match event {
-        Event::Comparing {
-            node,
-            done_bytes,
-            total_bytes,
-        } => format!(
-            "{}: {} of {} compared by content",
-            escape::line(node),
-            format_bytes(*done_bytes),
-            format_bytes(*total_bytes)
-        ),
-        _ => String::new(),
-    }
-}
-
 /// Whether the next plain line is due.
 fn due(last: &mut Option<Instant>) -> bool {
     let is_due = last.is_none_or(|last| last.elapsed() >= LINE_EVERY);
@@ -502,7 +397,9 @@ fn plain_line(event: &Event, last: &mut Option<Instant>) -> Option<String> {
             };
             due(last).then(line)
         }
-        Event::Comparing { .. } => due(last).then(|| comparing_words(event)),
+        Event::Comparing { .. } | Event::AwaitingEnd { .. } | Event::Removing { .. } => {
+            due(last).then(|| busy_words(event))
+        }
         Event::Note { message, .. } | Event::Uploaded { message, .. } => {
             Some(format!("note: {}", escape::line(message)))
         }

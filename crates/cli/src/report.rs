@@ -15,7 +15,7 @@ mod losses;
 #[cfg(test)]
 mod sample;
 
-pub(crate) use brief::count;
+pub(crate) use brief::{count, thousands};
 pub(crate) use full::listed;
 pub(crate) use listing::listed_line;
 
@@ -38,6 +38,9 @@ pub(crate) fn text(report: &Report, full: bool, shown: &[String]) -> String {
         return notes(report, shown) + &error(report);
     }
     let mut out = brief::headline(report) + "\n";
+    if let Some(line) = brief::removed(report) {
+        out += &format!("{line}\n");
+    }
     let is_cancelled = report.outcome == Outcome::Cancelled;
     if (report.dry_run.is_some() || report.check.is_some()) && !is_cancelled {
         // Nothing moved: there are no rates.

@@ -30,11 +30,13 @@ pub(crate) fn runtime() -> Result<tokio::runtime::Runtime> {
 /// Carries something out, shows its events until it has ended, and then its end. The first signal cancels it, the second ends the
 /// process.
 ///
+/// * `notice`: sees each event, whether it can be shown or not.
 /// * `last`: shows the end, and gives the exit status.
 pub(crate) async fn until_ended<S: Show, R: Send + 'static>(
     running: impl Future<Output = R>,
     mut events: mpsc::UnboundedReceiver<S::Event>,
     cancel: &Cancel,
+    mut notice: impl FnMut(&S::Event),
     show: S,
     last: impl FnOnce(S, R) -> Result<ExitCode> + Send + 'static,
 ) -> Result<ExitCode> {
@@ -44,15 +46,20 @@ pub(crate) async fn until_ended<S: Show, R: Send + 'static>(
     let result = loop {
         tokio::select! {
             result = &mut running => break result,
-            Some(event) = events.recv() => screen.put(event),
+            Some(event) = events.recv() => {
+                notice(&event);
+                screen.put(event);
+            }
             count = signals.next() => {
                 if count > 1 {
+                    drop(notice);
                     std::process::exit(EXIT_INTERRUPTED.into());
                 }
                 cancel.cancel();
             }
         }
     };
+    drop(notice);
     while let Ok(event) = events.try_recv() {
         screen.put(event);
     }

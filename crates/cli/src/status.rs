@@ -10,15 +10,15 @@ use anyhow::{Context as _, Result, bail};
 use clap::Args;
 use ropewalk_model::{HostPort, format_bytes, format_seconds};
 use ropewalk_proto::codes::EXIT_FAILED;
-use ropewalk_proto::control::TransferStatus;
+use ropewalk_proto::control::{TransferKind, TransferStatus};
 use ropewalk_proto::report::Event;
 use serde::Serialize;
 
-use crate::desk::{self, Answer, Question};
+use crate::desk::{self, Answer, Carried, Kind, Question};
 use crate::escape;
-use crate::progress::{rate, waiting_words};
+use crate::progress::{busy_words, rate, waiting_words};
 use crate::remains;
-use crate::report::listed;
+use crate::report::{count, listed, thousands};
 use crate::run::runtime;
 use crate::sys::{self, say};
 use crate::token;
@@ -50,9 +50,9 @@ pub(crate) struct StatusArgs {
 const STATUS_EXAMPLES: &str = "\
 Examples:
   ropewalk status
-      transfers that this user's commands carry out on this host
+      transfers, streams, shuffles and tunnels that this user's commands carry out on this host
   ropewalk status --agent node1:7420 --token-file ~/.config/ropewalk/token
-      transfers that this agent takes part in, of all users
+      transfers, streams and tunnels that this agent takes part in, of all users
   ropewalk status /data/set
       what is left of transfers to /data/set that ended, and how much of it is safe";
 
@@ -83,13 +83,14 @@ Examples:
   ropewalk cancel --all
   ropewalk cancel --all --agent node1:7420
 
-The command of the transfer ends within a second, with exit status 130.
+A stream, shuffle or tunnel is cancelled as a transfer is. The command ends within a second, with exit status 130.
 
 Exit status: 0 cancelled, 1 nothing to cancel or failed, 2 usage.";
 
-/// A transfer an agent takes part in, as `--json` prints it.
+/// A transfer, stream or tunnel that an agent takes part in, as `--json` prints it.
 #[derive(Serialize)]
 struct AgentLine {
+    kind: Kind,
     transfer: String,
     phase: String,
     wanted_bytes: u64,
@@ -98,10 +99,31 @@ struct AgentLine {
     sent_bytes: u64,
     seconds: f64,
     cancelled: bool,
+    /// Of a stream.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    blocks: Option<u64>,
+    /// Of a tunnel, and the next two.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    connections: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    open_connections: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    targets: Option<String>,
 }
 
 fn line_of(status: &TransferStatus) -> AgentLine {
+    let kind = match status.kind() {
+        TransferKind::Transfer => Kind::Transfer,
+        TransferKind::Stream => Kind::Stream,
+        TransferKind::Tunnel => Kind::Tunnel,
+    };
+    let is_tunnel = kind == Kind::Tunnel;
     AgentLine {
+        kind,
+        blocks: (kind == Kind::Stream).then_some(status.blocks),
+        connections: is_tunnel.then_some(status.connections),
+        open_connections: is_tunnel.then_some(status.open_connections),
+        targets: is_tunnel.then(|| status.targets.clone()),
         transfer: format_id(&status.transfer),
         phase: status.phase.clone(),
         wanted_bytes: status.wanted,
@@ -184,6 +206,25 @@ fn agent_text(lines: &[AgentLine]) -> String {
         return "no transfers\n".to_owned();
     }
     let line = |line: &AgentLine| {
+        let time = format_seconds(line.seconds);
+        let (sent, received) = (
+            format_bytes(line.sent_bytes),
+            format_bytes(line.received_bytes),
+        );
+        if let Some(blocks) = line.blocks {
+            let blocks = count(blocks, "block");
+            let id = short(&line.transfer);
+            return format!(
+                "{id}  stream, received {received} in {blocks}, sent {sent}, for {time}\n"
+            );
+        }
+        if let (Some(open), Some(all)) = (line.open_connections, line.connections) {
+            let (open, id) = (connections(open, all), short(&line.transfer));
+            let targets = escape::line(line.targets.as_deref().unwrap_or_default());
+            return format!(
+                "{id}  tunnel to {targets}, {open}, received {received}, sent {sent}, for {time}\n"
+            );
+        }
         let received = if line.wanted_bytes > 0 {
             format!(
                 "received {} of {} ({:.0} %), {} safe, ",
@@ -210,6 +251,34 @@ fn agent_text(lines: &[AgentLine]) -> String {
     lines.iter().map(line).collect()
 }
 
+/// `2 connections open, 5 in all`.
+fn connections(open: u64, all: u64) -> String {
+    format!(
+        "{} open, {} in all",
+        count(open, "connection"),
+        thousands(all)
+    )
+}
+
+/// What a stream or a tunnel has carried.
+fn carried_words(kind: Kind, carried: &Carried) -> String {
+    let (sent, received) = (
+        format_bytes(carried.sent_bytes),
+        format_bytes(carried.received_bytes),
+    );
+    let kind = kind.name();
+    match (carried.open_connections, carried.connections) {
+        (Some(open), Some(all)) => {
+            let connections = connections(open, all);
+            format!("{kind}, {connections}, {sent} out, {received} in")
+        }
+        _ => {
+            let blocks = count(carried.blocks.unwrap_or(0), "block");
+            format!("{kind}, {sent} into it, {received} in {blocks} out of it")
+        }
+    }
+}
+
 /// The last digits of an id: the first ones are its time, which transfers of some hours share.
 pub(crate) fn short(id: &str) -> &str {
     let plain = id.len().saturating_sub(SHORT_LEN);
@@ -227,6 +296,10 @@ fn desk_text(answers: &[Answer], now: u64) -> String {
             None => format!("process {}", answer.process),
         };
         let state = match &answer.progress {
+            _ if answer.carried.is_some() => {
+                let carried = answer.carried.unwrap_or_default();
+                carried_words(answer.kind, &carried)
+            }
             Some(Event::Progress {
                 delivered_bytes,
                 received_bytes,
@@ -247,8 +320,12 @@ fn desk_text(answers: &[Answer], now: u64) -> String {
                 )
             }
             Some(event @ Event::Waiting { .. }) => waiting_words(event),
+            Some(event @ (Event::AwaitingEnd { .. } | Event::Removing { .. })) => busy_words(event),
             _ if answer.transfer.is_some() => "starts to move".to_owned(),
-            _ => "reaching the nodes".to_owned(),
+            _ => match answer.kind {
+                Kind::Transfer => "reaching the nodes".to_owned(),
+                kind => format!("{}, reaching the nodes", kind.name()),
+            },
         };
         let state = if answer.cancelled {
             format!("stopping, {state}")

@@ -8,15 +8,16 @@ use std::process::ExitCode;
 use anyhow::{Context as _, Result, bail};
 use clap::{Args, ValueEnum};
 use ropewalk_master::request::{NodeRequest, Object, ObjectRequest, Reach};
-use ropewalk_master::{Cancel, StageProgram, StreamRequest};
+use ropewalk_master::{Cancel, StageProgram, StreamEvent, StreamRequest};
 use ropewalk_model::Bytes;
 use ropewalk_proto::codes::EXIT_USAGE;
 use ropewalk_proto::control::DealKind;
 use ropewalk_proto::report::ErrorKind;
-use ropewalk_proto::stage::report::StreamReport;
+use ropewalk_proto::stage::report::{StageReport, StreamReport};
 use ropewalk_proto::stage::{GROUPS_MAX, group_name, group_of};
 use tokio::sync::mpsc;
 
+use crate::desk::{Answer, Carried, Desk, Kind, places};
 use crate::endpoint::{self, Side};
 use crate::escape;
 use crate::options::{OutputArgs, ReachArgs};
@@ -383,9 +384,37 @@ async fn carry_out(request: StreamRequest, output: &OutputArgs) -> Result<ExitCo
     let cancel = Cancel::new();
     let (events, incoming) = mpsc::unbounded_channel();
     let show = Show::new(&request, output);
+    let subject = Answer {
+        kind: match request.shuffle {
+            Some(_) => Kind::Shuffle,
+            None => Kind::Stream,
+        },
+        from: places(&request.nodes, |node| &node.sources),
+        to: places(&request.nodes, |node| &node.sinks),
+        ..Answer::default()
+    };
+    let desk = Desk::of_other(subject, cancel.clone(), output.quiet);
+    let notice = move |event: &StreamEvent| match (&desk, event) {
+        (Some(desk), StreamEvent::Started { stream }) => desk.name(stream),
+        (Some(desk), StreamEvent::Progress { stages, .. }) => {
+            desk.change(|state| state.carried = Some(carried(stages)));
+        }
+        _ => {}
+    };
     let running = ropewalk_master::stream(request, events, cancel.clone());
     let last = |show: Show, report: StreamReport| show.end(&report);
-    until_ended(running, incoming, &cancel, show, last).await
+    until_ended(running, incoming, &cancel, notice, show, last).await
+}
+
+/// What `ropewalk status` says of a stream: what went in, and what came out.
+fn carried(stages: &[StageReport]) -> Carried {
+    let last = stages.last();
+    Carried {
+        sent_bytes: stages.first().map_or(0, |stage| stage.sent_bytes),
+        received_bytes: last.map_or(0, |stage| stage.received_bytes),
+        blocks: last.map(|stage| stage.received_blocks),
+        ..Carried::default()
+    }
 }
 
 /// Arguments of `ropewalk rank`.

@@ -6,13 +6,14 @@ use std::process::ExitCode;
 use anyhow::{Result, bail};
 use clap::Args;
 use ropewalk_master::request::{NodeRequest, Options, Rails};
-use ropewalk_master::{Cancel, ForwardRequest, TunnelRequest};
+use ropewalk_master::{Cancel, ForwardRequest, TunnelEvent, TunnelRequest};
 use ropewalk_proto::codes::EXIT_USAGE;
 use ropewalk_proto::report::ErrorKind;
-use ropewalk_proto::tunnel::report::TunnelReport;
+use ropewalk_proto::tunnel::report::{TunnelCarried, TunnelReport};
 use ropewalk_proto::tunnel::{TARGETS_MAX, Target};
 use tokio::sync::mpsc;
 
+use crate::desk::{Answer, Carried, Desk, Kind};
 use crate::escape;
 use crate::options::{OutputArgs, ReachArgs, rails};
 use crate::run::{runtime, until_ended};
@@ -183,10 +184,46 @@ pub(crate) fn run(args: &TunnelArgs) -> Result<ExitCode> {
 async fn carry_out(request: TunnelRequest, output: &OutputArgs) -> Result<ExitCode> {
     let cancel = Cancel::new();
     let (events, incoming) = mpsc::unbounded_channel();
-    let show = Show::new(&request.node.name, output);
+    let node = request.node.name.clone();
+    let show = Show::new(&node, output);
+    let subject = Answer {
+        kind: Kind::Tunnel,
+        ..Answer::default()
+    };
+    let desk = Desk::of_other(subject, cancel.clone(), output.quiet);
+    let notice = move |event: &TunnelEvent| {
+        if let Some(desk) = &desk {
+            desk.change(|state| note(state, event, &node));
+        }
+    };
     let running = ropewalk_master::tunnel(request, events, cancel.clone());
     let last = |show: Show, report: TunnelReport| Ok(show.end(&report));
-    until_ended(running, incoming, &cancel, show, last).await
+    until_ended(running, incoming, &cancel, notice, show, last).await
+}
+
+/// What `ropewalk status` says of a tunnel.
+fn note(state: &mut Answer, event: &TunnelEvent, node: &str) {
+    match event {
+        TunnelEvent::Started { forwards, .. } => {
+            let listen = forwards.iter().flat_map(|forward| &forward.listen);
+            state.from = listen.cloned().collect();
+            let targets = forwards.iter().map(|forward| &forward.target);
+            state.to = targets.map(|to| format!("{to} from {node}")).collect();
+            state.carried = Some(carried(&TunnelCarried::default()));
+        }
+        TunnelEvent::Progress { carried: now, .. } => state.carried = Some(carried(now)),
+        TunnelEvent::Reaching(_) | TunnelEvent::Note { .. } => {}
+    }
+}
+
+fn carried(now: &TunnelCarried) -> Carried {
+    Carried {
+        sent_bytes: now.sent_bytes,
+        received_bytes: now.received_bytes,
+        blocks: None,
+        connections: Some(now.connections),
+        open_connections: Some(now.open_connections),
+    }
 }
 
 #[cfg(test)]

@@ -80,7 +80,7 @@ fn what_no_source_has_is_removed() {
     copy(&[])
         .assert_status(0)
         .assert_says("done: nothing to send, 53 files")
-        .assert_says("; 2 files removed");
+        .assert_says("\nremoved    2 files in ");
     let source = format!("{}/", place.text("set"));
     let ran = Command::new("rsync")
         .arg("-a")

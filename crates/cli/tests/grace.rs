@@ -126,10 +126,22 @@ fn an_end_is_waited_for() {
         other.at(scene.place.path("copy")),
     ];
     let words = ["copy", "--wait", "forever", &from, &to];
-    let moving = Moving::start(&scene.place, &words);
+    let mut moving = Moving::start(&scene.place, &words);
+    let waits = moving.event("awaiting_end");
+    assert_eq!(waits["path"], scene.place.text("copy"), "{waits}");
+    let listed = scene.place.run(&["status"]).assert_status(0);
+    assert!(
+        listed.out().contains("waiting for an earlier transfer to"),
+        "{}",
+        listed.out()
+    );
     signal("-CONT");
     let (status, report) = moving.end();
     assert_eq!(status, 0, "{report:#}");
+    assert!(
+        report["awaited_end_seconds"].as_f64() > Some(0.0),
+        "{report:#}"
+    );
     assert!(there(&report) >= safe, "{safe}: {report:#}");
     scene.assert_whole();
 }

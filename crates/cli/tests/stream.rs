@@ -420,3 +420,63 @@ fn sealing_is_reported() {
         assert_eq!(ran.report()["encrypted"], expected, "{options:?}");
     }
 }
+
+/// A running stream is listed with what it has carried, here and at its agents, counted by these, and ends when it is cancelled here or
+/// there.
+#[test]
+fn a_running_stream_is_listed_and_cancelled() {
+    let place = Place::new();
+    place.make_token();
+    let agent = place.agent(&place.path("home"));
+    let at = format!("127.0.0.1:{}", agent.port);
+    let read = |words: &[&str]| -> Value {
+        let ran = place.run(words).assert_status(0);
+        serde_json::from_str(&ran.out()).unwrap()
+    };
+    // Without end, for this test.
+    let words = ["stream", &at, "--size", "900000GB"];
+    let mut moving = Moving::start(&place, &words);
+    moving.until_received(2);
+    let running = read(&["status", "--json"]);
+    let (one, carried) = (&running[0], &running[0]["carried"]);
+    assert_eq!(one["kind"], "stream", "{running:#}");
+    assert!(carried["blocks"].as_u64() > Some(0), "{running:#}");
+    let text = place.run(&["status"]).assert_status(0).out();
+    assert!(
+        text.contains("  stream, ") && text.contains(" blocks out of it, for "),
+        "{text}"
+    );
+    let own = read(&["status", "--json", "--agent", &at]);
+    assert_eq!(
+        (&own[0]["kind"], &own[0]["transfer"]),
+        (&"stream".into(), &one["transfer"])
+    );
+    assert!(own[0]["blocks"].as_u64() > Some(0), "{own:#}");
+    let agents = read(&["agents", "--json", &at]);
+    assert_eq!([&agents[0]["streams"], &agents[0]["transfers"]], [1, 0]);
+    let received = agents[0]["received_bytes"].as_u64().unwrap();
+    assert!(received > 0, "{agents:#}");
+    place
+        .run(&["cancel", one["transfer"].as_str().unwrap()])
+        .assert_status(0);
+    let (status, report) = moving.end();
+    assert_eq!((status, &report["outcome"]), (130, &"cancelled".into()));
+    let after = read(&["agents", "--json", &at]);
+    assert_eq!(after[0]["streams"], 0, "{after:#}");
+    assert!(
+        after[0]["received_bytes"].as_u64() >= Some(received),
+        "{after:#}"
+    );
+
+    let mut moving = Moving::start(&place, &words);
+    moving.until_received(2);
+    place
+        .run(&["cancel", "--all", "--agent", &at])
+        .assert_status(0);
+    let (status, report) = moving.end();
+    let error = report["error"].as_str().unwrap();
+    assert!(
+        status == 1 && error.contains("cancelled at the agent"),
+        "{error}"
+    );
+}

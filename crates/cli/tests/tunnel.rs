@@ -472,3 +472,86 @@ fn a_tunnel_in_a_pipe_is_quiet() {
     // Nothing else was said.
     assert_eq!(rest.lines().count(), 1, "{rest}");
 }
+
+/// A running tunnel is listed with what it has carried, here and at its agent, counted by this, and ends when it is cancelled.
+#[test]
+fn a_running_tunnel_is_listed_and_cancelled() {
+    let place = Place::new();
+    place.make_token();
+    let target = echo();
+    let mut command = place.command();
+    let listen = ["--listen", "127.0.0.1:0", "--forward", &target];
+    command.arg("agent").args(listen).args(["--root", "home"]);
+    let agent = start_agent(command);
+    let at = format!("127.0.0.1:{}", agent.port);
+    let tunnel = Tunnel::start(&place, &[&at, &format!("0:{target}")]);
+    let socket = tunnel.connect(0);
+    let data = bytes(300_000, 1);
+    assert_eq!(around(&socket, &data), data);
+    let open = tunnel.connect(0);
+    (&open).write_all(b"x").unwrap();
+    (&open).read_exact(&mut [0]).unwrap();
+    let read = |words: &[&str]| -> Value {
+        let ran = place.run(words).assert_status(0);
+        serde_json::from_str(&ran.out()).unwrap()
+    };
+    let is_counted = |one: &Value| {
+        let figure = |name: &str| one[name].as_u64().unwrap();
+        let bytes = (figure("sent_bytes"), figure("received_bytes"));
+        let connections = (figure("open_connections"), figure("connections"));
+        bytes == (300_001, 300_001) && connections == (1, 2)
+    };
+    wait_for("the command to count them", || {
+        let all = read(&["status", "--json"]);
+        assert_eq!(all[0]["kind"], "tunnel", "{all:#}");
+        (all[0]["carried"].is_object() && is_counted(&all[0]["carried"])).then_some(())
+    });
+    let text = place.run(&["status"]).assert_status(0).out();
+    let words = "  tunnel, 1 connection open, 2 in all, 300 kB out, 300 kB in, for ";
+    assert!(text.contains(words), "{text}");
+    assert!(text.contains(&format!(" -> {target} from {at}")), "{text}");
+    let own = read(&["status", "--json", "--agent", &at]);
+    assert!(own[0]["kind"] == "tunnel" && is_counted(&own[0]), "{own:#}");
+    let agents = read(&["agents", "--json", &at]);
+    assert_eq!(
+        [&agents[0]["tunnels"], &agents[0]["tunnel_connections"]],
+        [1, 1]
+    );
+    assert_eq!(agents[0]["received_bytes"], 300_001, "{agents:#}");
+    assert_eq!(agents[0]["forwards"], serde_json::json!([target]));
+    let process = tunnel.moving.child.id().to_string();
+    place
+        .run(&["limit", &process, "1Mbit"])
+        .assert_status(1)
+        .assert_says("it is a tunnel");
+    place.run(&["cancel", &process]).assert_status(0);
+    let (status, report) = tunnel.moving.end();
+    assert_eq!((status, &report["outcome"]), (130, &"cancelled".into()));
+    wait_for("the agent to end it", || {
+        let agents = read(&["agents", "--json", &at]);
+        // What it carried still counts.
+        assert_eq!(agents[0]["received_bytes"], 300_001, "{agents:#}");
+        (agents[0]["tunnels"] == 0).then_some(())
+    });
+    assert_eq!(place.run(&["status"]).out(), "no transfers\n");
+}
+
+/// An agent ends its part of a tunnel, and with that the tunnel.
+#[test]
+fn a_tunnel_is_cancelled_at_its_agent() {
+    let place = Place::new();
+    place.make_token();
+    let target = echo();
+    let mut command = place.command();
+    let listen = ["--listen", "127.0.0.1:0", "--forward", &target];
+    command.arg("agent").args(listen).args(["--root", "home"]);
+    let agent = start_agent(command);
+    let at = format!("127.0.0.1:{}", agent.port);
+    let tunnel = Tunnel::start(&place, &[&at, &format!("0:{target}")]);
+    place
+        .run(&["cancel", "--all", "--agent", &at])
+        .assert_status(0)
+        .assert_says("cancelled 1 transfer");
+    let (status, report) = tunnel.moving.end();
+    assert_eq!((status, &report["outcome"]), (1, &"failed".into()));
+}

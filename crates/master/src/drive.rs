@@ -306,9 +306,9 @@ impl Driver {
                 last_progress = Instant::now();
                 self.progress_due = false;
                 let now = self.now();
-                let _ = self
-                    .events
-                    .send(self.meter.progress(&self.coordinator, now));
+                let progress = self.meter.progress(&self.coordinator, now);
+                let event = report::busy(&self.coordinator).unwrap_or(progress);
+                let _ = self.events.send(event);
             }
         }
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ropewalk_model::{Instant, Problem};
 use ropewalk_proto::control::{self, Blast, Done, Gaps, Listed, PairDone};
-use ropewalk_proto::coordinator::{Basis, Coordinator, NodeSummary, change};
+use ropewalk_proto::coordinator::{Basis, Busy, Coordinator, NodeSummary, change};
 use ropewalk_proto::report::{
     BlastReport, BoundReport, ControlReport, ErrorKind, Event, GapReport, NodeProgress, NodeReport,
     Outcome, PairReport, Report, SourcesReport, StreamsReport,
@@ -127,6 +127,24 @@ pub(crate) fn listed<'a>(
             }
         },
         bytes: entry.length,
+    })
+}
+
+/// What is done while nothing moves.
+pub(crate) fn busy(coordinator: &Coordinator) -> Option<Event> {
+    let (node, busy) = coordinator.busy()?;
+    let node = coordinator.node_name(node).to_owned();
+    Some(match busy {
+        Busy::AwaitingEnd { path, waited } => Event::AwaitingEnd {
+            node,
+            path: path.clone(),
+            seconds: waited.as_seconds(),
+        },
+        Busy::Removing { done, total } => Event::Removing {
+            node,
+            removed: *done,
+            total: *total,
+        },
     })
 }
 
@@ -265,6 +283,8 @@ pub(crate) fn final_report(
     let summary = coordinator.summary();
     landing::tell(&mut report, &summary);
     for node in &summary {
+        let removing = seconds(node.landed.map_or(0, |landed| landed.removing));
+        report.removing_seconds = report.removing_seconds.max(removing);
         if let Some(done) = node.done {
             tell_done(&mut report, &summary, node.name, done);
         }
@@ -333,6 +353,8 @@ fn tell_done(report: &mut Report, summary: &[NodeSummary<'_>], receiver: &str, d
     report.duplicate_bytes += done.duplicate;
     report.corrupt_units += done.corrupt;
     report.finish_seconds = report.finish_seconds.max(seconds(done.syncing));
+    let awaited = seconds(done.awaited_ends);
+    report.awaited_end_seconds = report.awaited_end_seconds.max(awaited);
     report.longest_stall_seconds = report
         .longest_stall_seconds
         .max(seconds(done.longest_stall));

@@ -98,6 +98,7 @@ pub use membership::{JoinError, LeaveError};
 use node::Node;
 use phase::{Phase, Step};
 pub use places::{mark_text, parse_mark};
+pub use progress::Busy;
 pub use recover::is_of_loss;
 pub use replicas::compare;
 pub use ropewalk_tuner::Others;
@@ -262,10 +263,7 @@ impl Coordinator {
             from_agent::Body::ManifestReply(reply) => self.handle_manifest(node, reply),
             from_agent::Body::Status(status) => self.handle_status(node, &status, now),
             from_agent::Body::SenderStatus(status) => {
-                if let Some(comparing) = &status.comparing {
-                    self.handle_comparing(node, comparing, now);
-                }
-                self.observe_streams(node, status.tcp.as_ref());
+                self.handle_sender_status(node, &status, now);
             }
             from_agent::Body::Need(need) if is_moving => self.handle_need(node, &need),
             from_agent::Body::Present(present) if is_moving => {

@@ -153,6 +153,9 @@ pub struct Node {
     lanes: Lanes,
     duties: Duties,
     durable: Durable,
+    // What is safe, and what will be when the present sync has ended.
+    safe: RangeSet,
+    promised: RangeSet,
     space: Space,
     // Revisions received while sinks were being made; `None` once the plan is taken.
     early: Option<Vec<Revision>>,
@@ -195,6 +198,8 @@ impl Node {
             lanes: Lanes::new(streams),
             duties,
             durable: Durable::new(duties.syncs, now),
+            safe: RangeSet::new(),
+            promised: RangeSet::new(),
             space: Space::default(),
             early: Some(Vec::new()),
             revision: plan.revision,
@@ -405,6 +410,7 @@ impl Node {
 
     fn begin_sync(&mut self, received: u64) -> Task {
         self.space.begin();
+        self.promised = self.fetch.ledger().delivered_ranges().clone();
         Task::Sync(self.durable.promise(received))
     }
 
@@ -447,6 +453,8 @@ impl Node {
             return self.handle_failed(Failure::Other(text));
         }
         self.durable.keep(promise, now);
+        let promised = std::mem::take(&mut self.promised);
+        self.safe = self.safe.union(&promised);
         self.space.end(now);
         // Not where a revision has brought more work meanwhile.
         if self.life == Life::Settling {
@@ -530,7 +538,7 @@ impl Node {
                     }
                 })
                 .collect(),
-            missing: control::stretches(&self.fetch.missing()),
+            missing: control::stretches(&self.lacking()),
             moving: now.since(watch.start_at()).0,
             best_second: watch.best_second(),
             committed: self.is_renamed,
@@ -553,6 +561,16 @@ impl Node {
             compared_bytes: compared.bytes,
             ..Done::default()
         }
+    }
+
+    /// What is missing; of a node that has failed also what it received and that is not safe.
+    fn lacking(&self) -> RangeSet {
+        let missing = self.fetch.missing();
+        if self.failure.is_none() || self.is_renamed {
+            return missing;
+        }
+        let received = self.fetch.ledger().delivered_ranges();
+        missing.union(&received.difference(&self.safe))
     }
 
     /// Progress for the master.

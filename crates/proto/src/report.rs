@@ -162,6 +162,25 @@ pub enum Event {
         /// All that are to be compared.
         total_bytes: u64,
     },
+    /// Nothing moves, as a receiver waits for an earlier transfer to its destination to end, whose command was killed or lost; a few times
+    /// a second.
+    AwaitingEnd {
+        /// Name of the node.
+        node: String,
+        /// The destination.
+        path: String,
+        /// How long it has waited.
+        seconds: f64,
+    },
+    /// Nothing moves, as a node removes what no source has; a few times a second.
+    Removing {
+        /// Name of the node.
+        node: String,
+        /// Names that are gone.
+        removed: u64,
+        /// All that are to be removed.
+        total: u64,
+    },
     /// Something went wrong and was dealt with, or is worth knowing.
     Note {
         /// Seconds since bytes started to flow.
@@ -317,8 +336,14 @@ pub struct Report {
     pub reach_seconds: f64,
     /// Part of it between that and the first grant: opening, planning.
     pub start_seconds: f64,
-    /// Part of it after the last byte arrived: syncing, renaming.
+    /// Longest time, part of it, in which a receiver waited for earlier transfers to its destinations to end.
+    #[serde(default)]
+    pub awaited_end_seconds: f64,
+    /// Part of it after the last byte arrived: syncing, renaming, removing.
     pub finish_seconds: f64,
+    /// Longest time, part of it, in which a node removed what no source has.
+    #[serde(default)]
+    pub removing_seconds: f64,
     /// `delivered_bytes` over `seconds`.
     pub bits_per_second: f64,
     /// `delivered_bytes` over the time between first grant and last safe byte.
@@ -416,7 +441,9 @@ impl Report {
             seconds: 0.0,
             reach_seconds: 0.0,
             start_seconds: 0.0,
+            awaited_end_seconds: 0.0,
             finish_seconds: 0.0,
+            removing_seconds: 0.0,
             bits_per_second: 0.0,
             moving_bits_per_second: 0.0,
             scheduler: String::new(),

@@ -69,16 +69,20 @@ impl Shared {
 
     fn handle_event(&self, event: Event) {
         let mut state = self.lock();
+        let says_all = |event: &Event| {
+            matches!(
+                event,
+                Event::Progress { .. } | Event::AwaitingEnd { .. } | Event::Removing { .. }
+            )
+        };
+        // The newest does.
+        if says_all(&event) && state.events.back().is_some_and(says_all) {
+            state.events.pop_back();
+        }
         match &event {
             Event::Progress {
                 delivered_bytes, ..
-            } => {
-                state.sent = *delivered_bytes;
-                // The newest says all.
-                if let Some(Event::Progress { .. }) = state.events.back() {
-                    state.events.pop_back();
-                }
-            }
+            } => state.sent = *delivered_bytes,
             Event::Planned { .. } => state.is_planned = true,
             Event::Ended { report } => state.sent = report.delivered_bytes,
             _ => {}

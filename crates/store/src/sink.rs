@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use ropewalk_model::{Range, RangeSet};
 
@@ -122,6 +123,11 @@ pub trait Sink: Send + Sync {
         Landed::default()
     }
 
+    /// While [`Sink::commit`] removes what no source has: how many names are gone, and how many there were.
+    fn removing(&self) -> Option<(u64, u64)> {
+        None
+    }
+
     /// Removes temporary files, as far as possible; nothing to do after [`Sink::commit`].
     fn discard(&self);
 
@@ -234,10 +240,19 @@ pub struct Removed {
     pub files: u64,
     /// Folders.
     pub folders: u64,
+    /// How long that took.
+    pub time: Duration,
     /// Names that could not be removed, each below the destination, with the reason; the first ones.
     pub failed: Vec<(Vec<u8>, String)>,
     /// How many more there are.
     pub failed_more: u64,
+}
+
+impl Removed {
+    /// Names that could not be removed.
+    pub(crate) fn told(&self) -> u64 {
+        self.failed.len() as u64 + self.failed_more
+    }
 }
 
 /// Space for bytes in a file of a sink.

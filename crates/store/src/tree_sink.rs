@@ -129,6 +129,7 @@ struct Tree {
     was_told: bool,
     /// What DEST has and the tree has not is removed at the end, but for what this excludes.
     removes: OnceLock<Filter>,
+    removing: extra::Removing,
     /// Sources on this host, of which nothing is removed.
     sources: OnceLock<Vec<PathBuf>>,
     progress: Mutex<Progress>,
@@ -406,6 +407,7 @@ impl Tree {
             compared: HashMap::new(),
             was_told: false,
             removes: OnceLock::new(),
+            removing: extra::Removing::default(),
             sources: OnceLock::new(),
             progress: Mutex::new(Progress::off()),
             aside_begun: AtomicBool::new(false),

@@ -382,6 +382,7 @@ impl Fetch {
             files_more,
             root,
             usage: Some(self.member.usage()),
+            awaited_ends: self.member.awaited_ends.total().as_nanos() as u64,
             pairs: pairs
                 .map(|(pair, lane)| control::PairDone {
                     lane: lane.kind.into(),

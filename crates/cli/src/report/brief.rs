@@ -22,6 +22,12 @@ pub(super) fn headline(report: &Report) -> String {
 
 /// `1 file`, `52,073 files`.
 pub(crate) fn count(number: u64, what: &str) -> String {
+    let plural = if number == 1 { "" } else { "s" };
+    format!("{} {what}{plural}", thousands(number))
+}
+
+/// `52,073`.
+pub(crate) fn thousands(number: u64) -> String {
     let digits = number.to_string();
     let mut out = String::new();
     for (at, digit) in digits.chars().enumerate() {
@@ -30,8 +36,7 @@ pub(crate) fn count(number: u64, what: &str) -> String {
         }
         out.push(digit);
     }
-    let plural = if number == 1 { "" } else { "s" };
-    format!("{out} {what}{plural}")
+    out
 }
 
 /// `1 file or folder`, `1,200 files or folders`.
@@ -72,11 +77,14 @@ fn kept(report: &Report) -> Option<String> {
     (files > 0).then(|| format!("{} ({size}) left alone", count(files, "file")))
 }
 
-/// What no source has and is gone: `2 files and 1 folder removed`.
-fn removed(report: &Report) -> Option<String> {
+/// What no source has and is gone, as a line of its own: `removed    2 files and 1 folder in 51.8 s`.
+pub(super) fn removed(report: &Report) -> Option<String> {
     let (files, folders) = (report.landing.removed_files, report.landing.removed_folders);
     let is_any = files + folders > 0;
-    is_any.then(|| format!("{} removed", names(files, folders)))
+    is_any.then(|| {
+        let time = format_seconds(report.removing_seconds);
+        format!("removed    {} in {time}", names(files, folders))
+    })
 }
 
 /// How long nodes were waited for in all: `waited 34 s for b`.
@@ -103,7 +111,6 @@ fn there(report: &Report) -> String {
         kept(report),
         resumed,
         taken,
-        removed(report),
         waited(report),
     ];
     let there = there.into_iter().flatten();
@@ -151,9 +158,8 @@ fn done(report: &Report) -> String {
             .all(|merged| merged.added_files + merged.replaced_files == 0)
     {
         let (sources, label) = (sources(report), label(report));
-        let removed = removed(report).map_or_else(String::new, |removed| format!("; {removed}"));
         return format!(
-            "done: nothing to send, {}{sources}, {time}{removed}{label}",
+            "done: nothing to send, {}{sources}, {time}{label}",
             stays.join("; ")
         );
     }

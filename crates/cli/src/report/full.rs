@@ -26,13 +26,26 @@ fn write(out: &mut String, report: &Report) -> std::fmt::Result {
     if let Some(sources) = &report.sources {
         writeln!(out, "sources    {sources} (by paths, sizes and times)")?;
     }
+    let waited = match report.awaited_end_seconds > 0.0 {
+        true => format!(
+            "{} waiting for an earlier transfer to end, ",
+            format_seconds(report.awaited_end_seconds)
+        ),
+        false => String::new(),
+    };
+    // Removing is the last part of the end.
+    let syncing = (report.finish_seconds - report.removing_seconds).max(0.0);
+    let removing = match report.removing_seconds > 0.0 {
+        true => format!(", {} removing", format_seconds(report.removing_seconds)),
+        false => String::new(),
+    };
     writeln!(
         out,
-        "time       {} to reach the nodes, {} to open and plan, then {} while moving, {} syncing at the end",
+        "time       {} to reach the nodes, {} to open and plan, {waited}then {} while moving, {} syncing at the end{removing}",
         format_seconds(report.reach_seconds),
         format_seconds(report.start_seconds),
         rate(report.moving_bits_per_second),
-        format_seconds(report.finish_seconds)
+        format_seconds(syncing)
     )?;
     if let Some(line) = bound::line(report) {
         writeln!(out, "{line}")?;

@@ -103,7 +103,10 @@ fn unwritten(report: &Report) -> &'static str {
 /// What becomes of a transfer's event while readers take nothing.
 pub(crate) fn keeping(event: &Event) -> Keeping {
     match event {
-        Event::Progress { .. } => Keeping::Newest(0),
+        // Of these one is true at a time.
+        Event::Progress { .. } | Event::AwaitingEnd { .. } | Event::Removing { .. } => {
+            Keeping::Newest(0)
+        }
         Event::Comparing { .. } => Keeping::Newest(1),
         Event::Awaiting { .. } => Keeping::Newest(2),
         Event::Waiting { .. } => Keeping::Newest(3),

@@ -273,8 +273,8 @@ fn task(
             ..Inputs::default()
         },
         label: request.label.clone(),
-        from: desk::places(&request, |node| &node.sources),
-        to: desk::places(&request, |node| &node.sinks),
+        from: desk::places(&request.nodes, |node| &node.sources),
+        to: desk::places(&request.nodes, |node| &node.sinks),
         key: Some(token::hex(&submission.key)),
     };
     Ok((task, places))

@@ -250,6 +250,8 @@ fn run(
                 Event::Planned { .. }
                     | Event::Progress { .. }
                     | Event::Waiting { .. }
+                    | Event::AwaitingEnd { .. }
+                    | Event::Removing { .. }
                     | Event::Returned { .. }
                     | Event::Ended { .. }
             )
@@ -261,6 +263,9 @@ fn run(
             Some(Event::Progress {
                 bits_per_second, ..
             }) => happened(Happened::Rate(id, bits_per_second / 8.0)),
+            Some(Event::AwaitingEnd { .. } | Event::Removing { .. }) => {
+                happened(Happened::Rate(id, 0.0));
+            }
             Some(Event::Ended { report: ended }) => report = Some(ended),
             _ => {}
         }

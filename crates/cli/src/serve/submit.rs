@@ -60,8 +60,8 @@ pub(crate) fn submit(asked: &Asked<'_>, handed: Handed) -> Result<ExitCode> {
     let folder = std::env::current_dir().context("the current folder is gone")?;
     let (from, to, places, label) = match asked {
         Asked::Transfer(request) => (
-            desk::places(request, |node| &node.sources),
-            desk::places(request, |node| &node.sinks),
+            desk::places(&request.nodes, |node| &node.sources),
+            desk::places(&request.nodes, |node| &node.sinks),
             places::of_request(request, &folder),
             request.label.clone(),
         ),

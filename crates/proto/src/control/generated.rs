@@ -747,6 +747,29 @@ pub struct Status {
     /// while contents are compared
     #[prost(message, optional, tag = "40")]
     pub comparing: ::core::option::Option<Comparing>,
+    /// while an earlier transfer to a destination is waited for
+    #[prost(message, optional, tag = "50")]
+    pub awaited_end: ::core::option::Option<AwaitedEnd>,
+    /// while what no source has is removed
+    #[prost(message, optional, tag = "51")]
+    pub removing: ::core::option::Option<Removing>,
+}
+/// An earlier transfer to this destination has not ended.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AwaitedEnd {
+    #[prost(string, tag = "1")]
+    pub path: ::prost::alloc::string::String,
+    /// so far
+    #[prost(uint64, tag = "2")]
+    pub waited: u64,
+}
+/// Names that no source has: how many are gone, of how many.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Removing {
+    #[prost(uint64, tag = "1")]
+    pub done: u64,
+    #[prost(uint64, tag = "2")]
+    pub total: u64,
 }
 /// How far a node is that compares contents of its destination with those of the source.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -784,6 +807,9 @@ pub struct SenderStatus {
     /// before the plan
     #[prost(message, optional, tag = "40")]
     pub comparing: ::core::option::Option<Comparing>,
+    /// as in Status, before the plan
+    #[prost(message, optional, tag = "50")]
+    pub awaited_end: ::core::option::Option<AwaitedEnd>,
 }
 /// What the kernel says of the streams that a node sends on. Counters only grow, closed streams are in them.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -1013,6 +1039,9 @@ pub struct Done {
     /// with `refused`: the same request may succeed later
     #[prost(bool, tag = "33")]
     pub may_pass: bool,
+    /// time in which earlier transfers to its destinations were waited for
+    #[prost(uint64, tag = "50")]
+    pub awaited_ends: u64,
 }
 /// Some written bytes, by which another node sees that it shares the file.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -1167,6 +1196,9 @@ pub struct Landed {
     pub removed_files: u64,
     #[prost(uint64, tag = "51")]
     pub removed_folders: u64,
+    /// time that this took
+    #[prost(uint64, tag = "58")]
+    pub removing: u64,
     /// a few at most
     #[prost(message, repeated, tag = "52")]
     pub not_removed: ::prost::alloc::vec::Vec<NotRemoved>,
@@ -1234,7 +1266,7 @@ pub struct StatusReply {
     #[prost(message, optional, tag = "30")]
     pub agent: ::core::option::Option<AgentStatus>,
 }
-/// A standing agent, and what it has done since it began.
+/// A standing agent, and what it has done since it began, streams and tunnels included.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct AgentStatus {
     #[prost(string, tag = "1")]
@@ -1254,6 +1286,15 @@ pub struct AgentStatus {
     pub received: u64,
     #[prost(message, repeated, tag = "7")]
     pub roots: ::prost::alloc::vec::Vec<ServedRoot>,
+    /// now
+    #[prost(uint64, tag = "8")]
+    pub tunnels: u64,
+    /// open now
+    #[prost(uint64, tag = "9")]
+    pub tunnel_connections: u64,
+    /// what tunnels may connect to
+    #[prost(string, repeated, tag = "10")]
+    pub forwards: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ServedRoot {
@@ -1262,8 +1303,10 @@ pub struct ServedRoot {
     #[prost(bool, tag = "2")]
     pub writable: bool,
 }
+/// A transfer, stream or tunnel of an agent.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct TransferStatus {
+    /// its id, 16 bytes
     #[prost(bytes = "vec", tag = "1")]
     pub transfer: ::prost::alloc::vec::Vec<u8>,
     #[prost(uint64, tag = "2")]
@@ -1278,9 +1321,22 @@ pub struct TransferStatus {
     pub phase: ::prost::alloc::string::String,
     #[prost(bool, tag = "7")]
     pub cancelled: bool,
-    /// bytes that came and were checked, safe or not yet
+    /// bytes that came and were checked, safe or not yet; of others all that came
     #[prost(uint64, tag = "8")]
     pub checked: u64,
+    #[prost(enumeration = "TransferKind", tag = "9")]
+    pub kind: i32,
+    /// of a stream: that the processes here have received
+    #[prost(uint64, tag = "10")]
+    pub blocks: u64,
+    /// of a tunnel
+    #[prost(uint64, tag = "11")]
+    pub connections: u64,
+    #[prost(uint64, tag = "12")]
+    pub open_connections: u64,
+    /// in words
+    #[prost(string, tag = "13")]
+    pub targets: ::prost::alloc::string::String,
 }
 /// A node's part in a stream: a process of each group. They are started; no file has its name yet.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -1953,6 +2009,36 @@ impl Change {
             "CHANGE_CONTENTS" => Some(Self::Contents),
             "CHANGE_METADATA" => Some(Self::Metadata),
             "CHANGE_UNREADABLE" => Some(Self::Unreadable),
+            _ => None,
+        }
+    }
+}
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum TransferKind {
+    Transfer = 0,
+    /// Through stages.
+    Stream = 1,
+    Tunnel = 2,
+}
+impl TransferKind {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Transfer => "TRANSFER_KIND_TRANSFER",
+            Self::Stream => "TRANSFER_KIND_STREAM",
+            Self::Tunnel => "TRANSFER_KIND_TUNNEL",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "TRANSFER_KIND_TRANSFER" => Some(Self::Transfer),
+            "TRANSFER_KIND_STREAM" => Some(Self::Stream),
+            "TRANSFER_KIND_TUNNEL" => Some(Self::Tunnel),
             _ => None,
         }
     }

@@ -142,6 +142,13 @@ impl Looking {
         }
     }
 
+    /// A node waits for something that ends by itself: it is not late meanwhile.
+    pub fn handle_busy(&mut self, node: u32, now: Instant) {
+        if let Some(at) = self.of_awaited(node) {
+            self.all[at].began_at = now;
+        }
+    }
+
     /// What was decided to be there of a destination; nothing before.
     pub fn there(&self, destination: &str) -> RangeSet {
         match self.of(destination) {

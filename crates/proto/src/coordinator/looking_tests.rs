@@ -442,6 +442,37 @@ fn a_node_that_compares_is_not_late() {
     }
 }
 
+/// A receiver that waits for an earlier transfer to end is not late, however long it waits, and what it waits for is known.
+#[test]
+fn a_node_that_waits_for_an_end_is_not_late() {
+    let mut c = opened_by(Same::Kept);
+    let mut told = Vec::new();
+    for second in 2..3 * OPEN_TIME_MAX.0 / SECOND {
+        for node in 0..4 {
+            let awaited = control::AwaitedEnd {
+                path: "/copy".into(),
+                waited: second * SECOND,
+            };
+            let status = control::SenderStatus {
+                awaited_end: Some(awaited).filter(|_| node == 1),
+                ..control::SenderStatus::default()
+            };
+            let body = from_agent::Body::SenderStatus(status);
+            c.handle_message(node, from(body), Instant(second * SECOND));
+        }
+        c.handle_timer(Instant(second * SECOND));
+        let is_known =
+            matches!(c.busy(), Some((1, Busy::AwaitingEnd { path, .. })) if path == "/copy");
+        assert!(is_known, "{:?}", c.busy());
+        told.extend(actions(&mut c));
+    }
+    assert_eq!(outcome(&told), None);
+    assert!(told.iter().any(|told| matches!(told, Action::Progress)));
+    let status = from_agent::Body::SenderStatus(control::SenderStatus::default());
+    c.handle_message(1, from(status), c.clock.now);
+    assert_eq!(c.busy(), None);
+}
+
 /// Chunks that files of a copy have are adopted bytes that no earlier run wrote.
 #[test]
 fn chunks_count_apart() {

@@ -7,6 +7,7 @@ use ropewalk_model::{Instant, Range, RangeSet};
 use super::NodeSetup;
 use super::arrivals::Arrivals;
 use super::life::{Event, NodeLife};
+use super::progress::Busy;
 use crate::control::{self, Done, Finished, Opened, Present, Run, Wrong, parts_of};
 
 /// Files with wrong bytes that are remembered of one node.
@@ -58,6 +59,8 @@ pub(super) struct Node {
     pub failed_from: BTreeMap<u32, RangeSet>,
     // Revisions with runs sent so far; an older Done speaks of less than is now asked.
     pub revision: u32,
+    // What it does meanwhile, by its newest status.
+    pub busy: Option<Busy>,
     // When its newest status came.
     pub seen_at: Instant,
     // What came to it, and what others had from it, of late; and all of the latter.
@@ -119,6 +122,7 @@ impl Node {
             refusals: Vec::new(),
             failed_from: BTreeMap::new(),
             revision: 0,
+            busy: None,
             seen_at: Instant::ZERO,
             received: Arrivals::default(),
             sent: Arrivals::default(),

@@ -164,10 +164,10 @@ impl Coordinator {
 
     /// What stays under temporary names.
     pub fn left(&self) -> Vec<LeftReport> {
-        let mut out: Vec<LeftReport> = Vec::new();
+        let mut out: Vec<(Option<u32>, LeftReport)> = Vec::new();
         let kept = self.setup.incomplete == Incomplete::Kept;
         let mut add = |node: &Node, path: &str, bytes, certain, valid_bytes, resumable| {
-            out.push(LeftReport {
+            let report = LeftReport {
                 node: node.setup.name.clone(),
                 path: path.to_owned(),
                 bytes,
@@ -175,7 +175,16 @@ impl Coordinator {
                 kept,
                 resumable,
                 valid_bytes,
-            });
+            };
+            // Nodes that write one place together each say what is in it, the last one to end most.
+            let is_same = |(group, other): &&mut (Option<u32>, LeftReport)| {
+                node.group.is_some() && *group == node.group && other.path == report.path
+            };
+            match out.iter_mut().find(is_same) {
+                Some((_, other)) if other.bytes >= report.bytes => {}
+                Some((_, other)) => *other = report,
+                None => out.push((node.group, report)),
+            }
         };
         for node in self.nodes.iter().filter(|node| node.is_receiver()) {
             if node.group.is_some_and(|group| self.is_named(group)) {
@@ -201,7 +210,7 @@ impl Coordinator {
                 }
             }
         }
-        out
+        out.into_iter().map(|(_, report)| report).collect()
     }
 
     /// Bytes that are safe in what a node writes, of a shared copy those that others wrote there, too; `None` where they are not all in

@@ -166,6 +166,33 @@ fn valid_bytes_are_known_where_there_is_one_object() {
     }
 }
 
+/// What nodes left that write one place together is named once, with what the last of them has seen there; of copies of their own each
+/// has its place.
+#[test]
+fn a_place_that_is_shared_is_left_once() {
+    for (shared, expected) in [(Some("fs"), &[178][..]), (None, &[161, 178])] {
+        let receiver = |name| node(name, &[], &[(0, 100)], shared);
+        let nodes = vec![
+            node("a", &[(0, 100)], &[], None),
+            receiver("b"),
+            receiver("c"),
+        ];
+        let (mut c, _) = started(nodes);
+        for (node, bytes) in [(1, 161), (2, 178)] {
+            c.nodes[node].finished = Some(Box::new(Finished {
+                left: vec![control::Leftover {
+                    path: "/.x.ropewalk-1".into(),
+                    bytes,
+                    resumable: true,
+                }],
+                ..Finished::default()
+            }));
+        }
+        let bytes: Vec<u64> = c.left().iter().map(|left| left.bytes).collect();
+        assert_eq!(bytes, expected);
+    }
+}
+
 /// Of a copy that lacks bytes the node names the files that lack none; without any the transfer is partial all the same.
 #[test]
 fn whole_files_of_an_own_copy_are_named() {
@@ -823,6 +850,29 @@ fn nodes_that_are_back_have_to_be_what_they_were() {
         c.handle_message(1, message, Instant(1));
         assert_eq!(outcome(&actions(&mut c)), None, "{returned:?}");
     }
+}
+
+/// A node that removes what no source has says how far it is, which is shown once nothing moves any more, and until it is done.
+#[test]
+fn a_removal_is_shown_while_nothing_moves() {
+    let (mut c, _) = started(pair());
+    let all = c.wanted_bytes();
+    let mut status = |checked, removed: Option<u64>, second: u64| {
+        let status = control::Status {
+            checked,
+            removing: removed.map(|done| control::Removing { done, total: 900 }),
+            ..control::Status::default()
+        };
+        let body = from_agent::Body::Status(status);
+        c.handle_message(1, from(body), Instant(second * 1_000_000_000));
+        c.busy().map(|(node, busy)| (node, busy.clone()))
+    };
+    let removing = |done| Some((1, Busy::Removing { done, total: 900 }));
+    assert_eq!(status(1, None, 10), None);
+    assert_eq!(status(all / 2, Some(1), 11), None, "it moves");
+    assert_eq!(status(all, Some(2), 12), removing(2));
+    assert_eq!(status(all, Some(3), 13), removing(3));
+    assert_eq!(status(all, None, 14), None);
 }
 
 /// A node whose disk does not answer says so, and the user sees it once.

@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 
 use ropewalk_model::{Instant, Nanos};
 
+use super::arrivals::WINDOW_TIME;
 use super::life::{Event, NodeLife};
 use super::phase::Phase;
-use super::{Action, Coordinator};
-use crate::control::{Comparing, Done, Finished, Status};
+use super::{Action, Coordinator, Node};
+use crate::control::{AwaitedEnd, Comparing, Done, Finished, Removing, SenderStatus, Status};
 use crate::report::ErrorKind;
 
 /// Temporary names of a node that are remembered.
@@ -23,6 +24,39 @@ fn by_sender(lanes: impl Iterator<Item = (u32, u64)>) -> BTreeMap<u32, u64> {
         *all.entry(sender).or_default() += bytes;
     }
     all
+}
+
+/// What keeps a node busy that moves nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Busy {
+    /// It waits for an earlier transfer to a destination to end.
+    AwaitingEnd {
+        /// The destination.
+        path: String,
+        /// So far.
+        waited: Nanos,
+    },
+    /// It removes what no source has.
+    Removing {
+        /// Names that are gone.
+        done: u64,
+        /// All of them.
+        total: u64,
+    },
+}
+
+impl Busy {
+    fn of(awaited: Option<&AwaitedEnd>, removing: Option<&Removing>) -> Option<Self> {
+        let awaited = awaited.map(|awaited| Self::AwaitingEnd {
+            path: awaited.path.clone(),
+            waited: Nanos(awaited.waited),
+        });
+        let removing = removing.map(|removing| Self::Removing {
+            done: removing.done,
+            total: removing.total,
+        });
+        awaited.or(removing)
+    }
 }
 
 impl Coordinator {
@@ -59,10 +93,41 @@ impl Coordinator {
         if let Some(comparing) = &status.comparing {
             self.handle_comparing(node, comparing, now);
         }
+        let busy = Busy::of(status.awaited_end.as_ref(), status.removing.as_ref());
+        if busy != self.nodes[node as usize].busy {
+            // As long as it gets on it is not late.
+            self.ending.since = None;
+        }
+        self.nodes[node as usize].busy = busy;
         self.observe_streams(node, status.tcp.as_ref());
         if self.phase == Phase::Moving {
             self.observe(node, status, now);
         }
+    }
+
+    /// What a node says of itself that only sends, or looks what is there.
+    pub(super) fn handle_sender_status(&mut self, node: u32, status: &SenderStatus, now: Instant) {
+        if let Some(comparing) = &status.comparing {
+            self.handle_comparing(node, comparing, now);
+        }
+        let busy = Busy::of(status.awaited_end.as_ref(), None);
+        if busy.is_some() {
+            self.looking.handle_busy(node, now);
+            self.out.push(Action::Progress);
+        }
+        self.nodes[node as usize].busy = busy;
+        self.observe_streams(node, status.tcp.as_ref());
+    }
+
+    /// The first node that is busy with something else while nothing moves, and with what.
+    pub fn busy(&self) -> Option<(u32, &Busy)> {
+        let is_moving = |node: &Node| node.received.rate(WINDOW_TIME, false, self.clock.now) > 0.0;
+        if self.received_bytes() < self.wanted_bytes() && self.nodes.iter().any(is_moving) {
+            return None;
+        }
+        let nodes = (0..).zip(&self.nodes).filter(|(_, node)| node.alive());
+        let mut busy = nodes.filter_map(|(number, node)| Some((number, node.busy.as_ref()?)));
+        busy.next()
     }
 
     /// A node compares contents, before its first request.
@@ -85,6 +150,7 @@ impl Coordinator {
         }
         self.clock.last_done_at = Some(now);
         let moving_for = now.since(self.clock.moving_at.unwrap_or(now));
+        state.busy = None;
         state.delivered = done.delivered;
         state.checked = done.delivered;
         state.seen_at = now;

@@ -427,6 +427,22 @@ fn files_are_renamed_where_the_rest_is_sound() {
     assert_eq!(bench.node.missing_of_rename(), Some(RangeSet::new()));
 }
 
+/// What a node that has failed lacks is all that is not safe, whether it was received or not.
+#[test]
+fn what_is_not_safe_is_missing() {
+    let missing = |inputs: &[Input]| {
+        let mut bench = Bench::after(inputs);
+        let done = bench.node.take_done(START).unwrap();
+        let missing = control::range_set(&done.missing).len_bytes();
+        (missing, done.delivered)
+    };
+    let of = |inputs: &[Input]| missing(&[&[Prepared], inputs].concat());
+    assert_eq!(of(&[Failed]), (CHUNK_LEN, 0));
+    assert_eq!(of(&[Received, Failed]), (CHUNK_LEN, 0));
+    assert_eq!(of(&[Received, Asked, NotSynced]), (CHUNK_LEN, 0));
+    assert_eq!(of(&[Received, Asked, Synced, Failed]), (0, CHUNK_LEN));
+}
+
 /// A journal gets what is settled, each hash once, and nothing of contents that are wrong.
 #[test]
 fn only_what_is_settled_is_recorded() {

@@ -1,5 +1,6 @@
 //! What a stream reports at its end, and each second.
 
+use ropewalk_model::Nanos;
 use serde::Serialize;
 
 use super::group_name;
@@ -69,6 +70,8 @@ pub struct StageReport {
     pub stage: String,
     /// Bytes received.
     pub received_bytes: u64,
+    /// Blocks received.
+    pub received_blocks: u64,
     /// Bytes sent.
     pub sent_bytes: u64,
     /// The larger of both over the time of the slowest process.
@@ -79,6 +82,8 @@ pub struct StageReport {
     pub waiting_for_input: f64,
     /// Share of the time in which they waited for the next group.
     pub waiting_for_output: f64,
+    /// How long a process waited for no other group, in the mean.
+    pub working_seconds: f64,
     /// Processor time of all.
     pub processor_seconds: f64,
     /// Memory of the process with most.
@@ -162,9 +167,12 @@ impl StageReport {
             .unwrap_or_default();
         let (total, elapsed) = (sum(bytes), sum(|one| one.elapsed.0));
         let most = processes.iter().map(bytes).max().unwrap_or(0);
+        let waited = sum(|one| one.waited_input.0 + one.waited_output.0);
+        let working = Nanos(elapsed.saturating_sub(waited)).as_seconds();
         Self {
             stage: group_name(group),
             received_bytes: sum(|one| one.received.bytes),
+            received_blocks: sum(|one| one.received.blocks),
             sent_bytes: sum(|one| one.dealt.bytes),
             bits_per_second: share(total * 8, longest.0) * 1e9,
             imbalance: share(most * processes.len() as u64, total),
@@ -175,6 +183,7 @@ impl StageReport {
                 share(sum(|one| one.waited_input.0), elapsed)
             },
             waiting_for_output: share(sum(|one| one.waited_output.0), elapsed),
+            working_seconds: working / processes.len().max(1) as f64,
             processor_seconds: sum(|one| one.processor.0) as f64 / 1e9,
             resident_max_bytes: processes
                 .iter()
@@ -237,12 +246,13 @@ impl Run {
     }
 }
 
-/// The group that waited least for others: the one that the others waited for.
+/// The group that worked longest: the one that the others waited for. Shares of time say less, as a group whose blocks are all on their way
+/// has ended, and a group without a block has not begun.
 #[must_use]
 pub fn bound_by(stages: &[StageReport]) -> Option<&StageReport> {
     stages
         .iter()
-        .max_by(|one, other| one.working().total_cmp(&other.working()))
+        .max_by(|one, other| one.working_seconds.total_cmp(&other.working_seconds))
 }
 
 #[cfg(test)]
@@ -274,5 +284,13 @@ mod tests {
         let idle = StageReport::of(2, &[process(1000, 9, 0)]);
         let fresh = StageReport::of(3, &[Progress::default()]);
         assert_eq!(bound_by(&[idle, slow.clone(), fresh]), Some(&slow));
+        // All that it had was on its way at once.
+        let ended = Progress {
+            elapsed: Nanos::from_millis(1),
+            ..process(3000, 0, 0)
+        };
+        let fast = StageReport::of(0, &[ended]);
+        assert!(fast.working() > slow.working());
+        assert_eq!(bound_by(&[fast, slow.clone()]), Some(&slow));
     }
 }

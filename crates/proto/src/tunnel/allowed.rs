@@ -1,5 +1,6 @@
 //! What an operator lets tunnels connect to.
 
+use std::fmt;
 use std::str::FromStr;
 
 use super::{Target, split};
@@ -47,6 +48,20 @@ impl FromStr for Rule {
     }
 }
 
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.host {
+            Some(host) if host.contains(':') => write!(f, "[{host}]:")?,
+            Some(host) => write!(f, "{host}:")?,
+            None => f.write_str("*:")?,
+        }
+        match self.port {
+            Some(port) => write!(f, "{port}"),
+            None => f.write_str("*"),
+        }
+    }
+}
+
 impl Rule {
     fn permits(&self, target: &Target) -> bool {
         let host = self.host.as_ref();
@@ -60,6 +75,15 @@ impl Allowed {
     #[must_use]
     pub fn nothing() -> Self {
         Self::Only(Vec::new())
+    }
+
+    /// What it names, as it is written.
+    #[must_use]
+    pub fn rules(&self) -> Vec<String> {
+        match self {
+            Self::Anything => vec!["*:*".into()],
+            Self::Only(rules) => rules.iter().map(Rule::to_string).collect(),
+        }
     }
 
     /// Whether a tunnel may connect there.
@@ -97,6 +121,9 @@ mod tests {
         }
         assert!(!permits(&[], "db:5432"));
         assert!(Allowed::Anything.permits(&"db:1".parse().unwrap()));
+        let rules = ["db:5432", "[fd00::1]:*", "*:80"];
+        let read = rules.map(|rule| rule.parse().unwrap()).into();
+        assert_eq!(Allowed::Only(read).rules(), rules);
         for text in ["", "db", "*", "db:0", "db:x", "*:", ":*", "a*:1"] {
             assert!(text.parse::<Rule>().is_err(), "{text}");
         }

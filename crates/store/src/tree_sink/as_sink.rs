@@ -174,6 +174,10 @@ impl Sink for TreeSink {
         }
     }
 
+    fn removing(&self) -> Option<(u64, u64)> {
+        self.staging.target.removing.so_far()
+    }
+
     fn discard(&self) {
         let mut ended = lock(&self.staging.ended);
         if !*ended {

@@ -10,11 +10,14 @@
 //! * what is a source on this host, whatever path leads to it;
 //! * the file of an entry under another form of its name, where the file system takes both for one.
 //!
-//! Each folder keeps its time and mode. An interrupted removal leaves names for the next one.
+//! Each folder keeps its time and mode. An interrupted removal leaves names for the next one. All is counted before the first name is
+//! removed; only folders with something to remove are looked at again for that.
 
 use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
@@ -40,6 +43,26 @@ pub(super) struct Extra {
     pub is_folder: bool,
     /// Length of a file.
     pub len: u64,
+}
+
+/// How far a removal is, for reports.
+#[derive(Debug, Default)]
+pub(super) struct Removing {
+    gone: AtomicU64,
+    // 0: nothing is being removed.
+    all: AtomicU64,
+}
+
+impl Removing {
+    /// Names that are gone, and all; nothing before and after.
+    pub fn so_far(&self) -> Option<(u64, u64)> {
+        let (gone, all) = (
+            self.gone.load(Ordering::Relaxed),
+            self.all.load(Ordering::Relaxed),
+        );
+        // What was put there since they were counted is removed, too.
+        (all > 0).then_some((gone, all.max(gone)))
+    }
 }
 
 impl TreeSink {
@@ -105,14 +128,22 @@ impl Tree {
         let Some(filter) = self.removes.get().filter(|_| !self.is_single()) else {
             return Removed::default();
         };
+        let began = Instant::now();
         match self.open_dest() {
             Ok(dest) => {
-                let mut walk = Walk::new(&self.entries, filter, true);
+                let mut walk = Walk::new(&self.entries, filter, false);
                 let sources = self.sources.get().into_iter().flatten();
                 let known = sources.filter_map(|path| rustix::fs::stat(path).ok());
                 walk.sources = known.map(|stat| (stat.st_dev, stat.st_ino)).collect();
+                walk.keeps = false;
                 walk.all(&dest);
-                walk.removed
+                self.removing.all.store(walk.count, Ordering::Relaxed);
+                let removed = walk.remove(&dest, &self.removing.gone);
+                self.removing.all.store(0, Ordering::Relaxed);
+                Removed {
+                    time: began.elapsed(),
+                    ..removed
+                }
             }
             Err(error) => Removed {
                 failed: vec![(Vec::new(), error.to_string())],
@@ -149,13 +180,19 @@ struct Walk<'a> {
     names: HashMap<&'a [u8], HashSet<&'a [u8]>>,
     filter: &'a Filter,
     removes: bool,
+    /// What is found is kept, not only counted.
+    keeps: bool,
     /// Special files are part of the copy.
     specials: bool,
     /// Device and inode of each source on this host.
     sources: HashSet<(u64, u64)>,
     removed: Removed,
-    /// Where nothing is removed.
+    /// Where nothing is removed: how much there is, what it is, and the folders of the tree that have it or cannot be looked at.
+    count: u64,
     found: Vec<Extra>,
+    folders: Vec<&'a Entry>,
+    /// Counts names that are gone.
+    gone: Option<&'a AtomicU64>,
 }
 
 /// A folder that no source has, while what is in it is removed.
@@ -183,10 +220,34 @@ impl<'a> Walk<'a> {
             names,
             filter,
             removes,
+            keeps: true,
             specials: Tree::has_specials(entries),
             sources: HashSet::new(),
             removed: Removed::default(),
+            count: 0,
             found: Vec::new(),
+            folders: Vec::new(),
+            gone: None,
+        }
+    }
+
+    /// Removes what was found.
+    fn remove(mut self, dest: &OwnedFd, gone: &'a AtomicU64) -> Removed {
+        let folders = std::mem::take(&mut self.folders);
+        self.removed = Removed::default();
+        self.removes = true;
+        self.gone = Some(gone);
+        for folder in folders {
+            self.folder(dest.as_fd(), folder);
+        }
+        self.removed
+    }
+
+    /// Notes something that is not removed now.
+    fn note(&mut self, extra: Extra) {
+        self.count += 1;
+        if self.keeps {
+            self.found.push(extra);
         }
     }
 
@@ -201,7 +262,15 @@ impl<'a> Walk<'a> {
     }
 
     /// Looks at what is in a folder of the tree.
-    fn folder(&mut self, dest: BorrowedFd<'_>, folder: &Entry) {
+    fn folder(&mut self, dest: BorrowedFd<'_>, folder: &'a Entry) {
+        let before = self.count + self.removed.told();
+        self.look_into(dest, folder);
+        if !self.removes && self.count + self.removed.told() > before {
+            self.folders.push(folder);
+        }
+    }
+
+    fn look_into(&mut self, dest: BorrowedFd<'_>, folder: &Entry) {
         let opened = match open_folder(dest, &folder.path) {
             Ok(opened) => opened,
             // It is not there, or another program has put something else there.
@@ -281,7 +350,7 @@ impl<'a> Walk<'a> {
         len: Option<u64>,
     ) -> bool {
         if !self.removes {
-            self.found.push(Extra {
+            self.note(Extra {
                 path,
                 is_folder: len.is_none(),
                 len: len.unwrap_or(0),
@@ -302,6 +371,9 @@ impl<'a> Walk<'a> {
                 match len {
                     Some(_) => self.removed.files += 1,
                     None => self.removed.folders += 1,
+                }
+                if let Some(gone) = self.gone {
+                    gone.fetch_add(1, Ordering::Relaxed);
                 }
                 true
             }
@@ -394,7 +466,7 @@ impl<'a> Walk<'a> {
         let mut opened = sys::open_on_mount(parent, name, flags);
         if !self.removes && matches!(opened, Err(Errno::ACCESS)) {
             // A removal would open it up; what is in it does not show.
-            self.found.push(Extra {
+            self.note(Extra {
                 path,
                 is_folder: true,
                 len: 0,
@@ -497,6 +569,48 @@ fn words(errno: Errno) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::manifest::Kept;
+
+    /// All is counted before the first name is removed, and each that is gone then; only folders with something to remove are looked at
+    /// again.
+    #[test]
+    fn a_removal_counts_what_is_gone() {
+        let folder = tempfile::tempdir().unwrap();
+        for path in ["d", "e", "d/old"] {
+            std::fs::create_dir(folder.path().join(path)).unwrap();
+        }
+        for path in ["d/f", "e/f", "d/old/a", "d/old/b", "d/x"] {
+            std::fs::write(folder.path().join(path), "x").unwrap();
+        }
+        let entries = ["", "d", "d/f", "e", "e/f"].map(|path| Entry {
+            path: path.into(),
+            kind: match path.ends_with('f') {
+                true => EntryKind::File { len: 1 },
+                false => EntryKind::Directory,
+            },
+            mode: 0o755,
+            mtime_seconds: 0,
+            mtime_nanoseconds: 0,
+            kept: Kept::default(),
+        });
+        let dest = OwnedFd::from(std::fs::File::open(folder.path()).unwrap());
+        let filter = Filter::default();
+        let removing = Removing::default();
+        let mut walk = Walk::new(&entries, &filter, false);
+        walk.keeps = false;
+        walk.all(&dest);
+        let folders: Vec<&[u8]> = walk.folders.iter().map(|entry| &entry.path[..]).collect();
+        assert_eq!(
+            (walk.count, walk.found.len(), folders),
+            (4, 0, vec![&b"d"[..]])
+        );
+        removing.all.store(walk.count, Ordering::Relaxed);
+        assert_eq!(removing.so_far(), Some((0, 4)));
+        let removed = walk.remove(&dest, &removing.gone);
+        assert_eq!((removed.files, removed.folders), (3, 1));
+        assert_eq!(removing.so_far(), Some((4, 4)));
+        assert!(!folder.path().join("d/old").exists() && folder.path().join("e/f").exists());
+    }
 
     /// A file that is listed under another form of its entry's name is the entry's; a second name of it, beside that of the entry, is not. Here
     /// a hard link stands for a file system that changes names.

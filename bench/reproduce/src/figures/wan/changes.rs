@@ -158,6 +158,8 @@ impl Followed {
             | Event::Asking { .. }
             | Event::Uploaded { .. }
             | Event::Comparing { .. }
+            | Event::AwaitingEnd { .. }
+            | Event::Removing { .. }
             | Event::Listed { .. } => {}
         }
         0.0

@@ -71,6 +71,7 @@ fn tell(coordinator: &mut Coordinator, rtt_microseconds: u32, seconds: u64) -> V
                 window: 0,
             }),
             comparing: None,
+            awaited_end: None,
         };
         let message = FromAgent {
             body: Some(from_agent::Body::SenderStatus(status)),
