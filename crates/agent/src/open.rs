@@ -430,7 +430,20 @@ fn check_paths_apart(sinks: &[OpenSink]) -> Result<(), AgentError> {
 ///
 /// * `copy`: the final path of the copy, resolved.
 fn checksums(request: &control::Sink, copy: &Path, roots: &Roots) -> Result<PathBuf, AgentError> {
-    let path = roots.resolve_write(&ropewalk_store::from_home(path_of(&request.checksums))?)?;
+    let path = ropewalk_store::from_home(path_of(&request.checksums))?;
+    let path = roots.resolve_write(&path).map_err(|error| match error {
+        // Of an agent that serves what is named, as its user may: that is not there.
+        StoreError::OutsideRoot { path, roots } => {
+            let roots: Vec<String> = roots.iter().map(|root| root.display().to_string()).collect();
+            AgentError::Refused(format!(
+                "the list of checksums {} lies in no folder that exists, or outside those this agent may use ({}); make the folder, or name \
+                 another file with --manifest",
+                path.display(),
+                roots.join(", ")
+            ))
+        }
+        error => error.into(),
+    })?;
     let is_source = |source: &control::Beside| {
         std::fs::canonicalize(path_of(&source.path)).is_ok_and(|source| path.starts_with(source))
     };

@@ -45,6 +45,11 @@ impl ChecksumArgs {
         let Some(file) = &self.manifest else {
             return Ok(None);
         };
+        if file == "-" {
+            bail!(
+                "--manifest -: the list is made on the destination's host, not on standard output; name a file (./- is one called -)"
+            );
+        }
         let sources = nodes.iter().flat_map(|node| &node.sources);
         let sinks = nodes.iter().flat_map(|node| &node.sinks);
         let is_tree =

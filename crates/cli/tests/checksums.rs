@@ -169,7 +169,9 @@ fn lists_in_wrong_places_are_refused() {
         (4, "set/sums", "set", "would lie in a source"),
         (4, "set/a", "set/a", "would lie in a source"),
         (4, "none/sums", "set", "no folder that exists"),
+        (4, "/none/sums", "set", "lies in no folder that exists"),
         (4, "home", "set", "is no file"),
+        (2, "-", "set", "standard output"),
         (2, "sums", "mem:1MiB", "lists files"),
     ] {
         let ran = place.run(&["copy", "--manifest", list, source, "copy"]);

@@ -28,7 +28,7 @@ fn a_tree_arrives_whole() {
     assert_same_tree(&place.path("set"), &place.path("copy"));
     for part in [
         "done: ",
-        " in 52 files, ",
+        " in 53 files, ",
         "encrypted",
         "this host (source)",
         "-> this host (copy)",

@@ -100,7 +100,8 @@ fn the_service_manager_is_notified() {
 fn the_journal_gets_levels() {
     let place = Place::new();
     place.make_token();
-    let (mut read, write) = std::io::pipe().unwrap();
+    let read = || std::fs::read_to_string(place.path("journal")).unwrap();
+    let write = File::create(place.path("journal")).unwrap();
     let found = rustix::fs::fstat(&write).unwrap();
     let mut command = place.command();
     command.env(
@@ -115,10 +116,13 @@ fn the_journal_gets_levels() {
         .run(&["copy", &agent.at(place.path("secret")), "copy"])
         .assert_status(4);
     drop(TcpStream::connect(("127.0.0.1", agent.port)).unwrap());
+    // On a busy machine it would end before it has noticed the connection.
+    wait_for("the stranger to be noticed", || {
+        read().contains("<5>").then_some(())
+    });
     kill_process(Pid::from_child(&agent.child), Signal::TERM).unwrap();
     agent.child.wait().unwrap();
-    let mut text = String::new();
-    read.read_to_string(&mut text).unwrap();
+    let text = read();
     let levels: Vec<&str> = text.lines().map(|line| &line[..3]).collect();
     assert!(
         levels.contains(&"<4>") && text.contains(": refused, "),

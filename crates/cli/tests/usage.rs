@@ -202,6 +202,17 @@ fn events_that_are_lost_are_told() {
     assert!(place.path("g").exists());
 }
 
+/// Help that cannot be written is an error.
+#[test]
+fn help_that_is_lost_is_told() {
+    for word in ["--help", "--version"] {
+        let full = std::fs::File::create("/dev/full").unwrap();
+        let ran = Place::new().command().arg(word).stdout(full).output();
+        let ran = common::Ran(ran.unwrap()).assert_status(1);
+        ran.assert_says("cannot write to standard output");
+    }
+}
+
 /// A token that others can read is not used.
 #[test]
 fn open_tokens_are_refused() {

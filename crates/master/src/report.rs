@@ -263,6 +263,7 @@ pub(crate) fn final_report(
     report.error = error;
     report.control = control;
     report.notes = coordinator.notes().to_vec();
+    report.losses = coordinator.losses().to_vec();
     report.files = coordinator.files();
     report.sources = sources(coordinator);
     if outcome == Outcome::Refused {

@@ -99,7 +99,6 @@ use node::Node;
 use phase::{Phase, Step};
 pub use places::{mark_text, parse_mark};
 pub use progress::Busy;
-pub use recover::is_of_loss;
 pub use replicas::compare;
 pub use ropewalk_tuner::Others;
 pub use setup::{

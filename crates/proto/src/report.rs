@@ -324,7 +324,7 @@ pub struct Report {
     pub wanted_bytes: u64,
     /// Bytes safe in their sinks.
     pub delivered_bytes: u64,
-    /// Files, when the sources are trees.
+    /// Files and links, when the sources are trees.
     pub files: u64,
     /// How several sources of a copy were found to relate; absent for one source, and for rows.
     #[serde(default)]
@@ -423,6 +423,9 @@ pub struct Report {
     pub check: Option<CheckReport>,
     /// What happened on the way, in words.
     pub notes: Vec<String>,
+    /// Of the notes, those that say what was lost.
+    #[serde(skip)]
+    pub losses: Vec<String>,
 }
 
 impl Report {
@@ -475,6 +478,7 @@ impl Report {
             dry_run: None,
             check: None,
             notes: Vec::new(),
+            losses: Vec::new(),
         }
     }
 }

@@ -149,24 +149,11 @@ impl Manifest {
             .fold(0, u64::saturating_add)
     }
 
-    /// How many entries are files, or further names of these.
+    /// How many entries are files or links, as destinations count them: all but folders.
     #[must_use]
     pub fn file_count(&self) -> u64 {
-        self.entries
-            .iter()
-            .filter(|entry| match &entry.kind {
-                EntryKind::File { .. } => true,
-                EntryKind::HardLink { to } => !self.is_special(to),
-                EntryKind::Directory | EntryKind::Symlink { .. } | EntryKind::Special(_) => false,
-            })
-            .count() as u64
-    }
-
-    fn is_special(&self, path: &[u8]) -> bool {
-        let found = self
-            .entries
-            .binary_search_by(|entry| entry.path.as_slice().cmp(path));
-        found.is_ok_and(|at| matches!(self.entries[at].kind, EntryKind::Special(_)))
+        let is_folder = |entry: &&Entry| entry.kind == EntryKind::Directory;
+        (self.entries.len() - self.entries.iter().filter(is_folder).count()) as u64
     }
 
     /// Whether its things lie side by side in no folder of their own: see [`Manifest::bundle`].

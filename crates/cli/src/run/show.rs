@@ -111,8 +111,9 @@ pub(crate) fn keeping(event: &Event) -> Keeping {
         Event::Awaiting { .. } => Keeping::Newest(2),
         Event::Waiting { .. } => Keeping::Newest(3),
         Event::Listed { .. } => Keeping::Awaited,
+        // Each says how many are reached.
+        Event::Reached { .. } => Keeping::Joined(5),
         Event::HandedOver { .. }
-        | Event::Reached { .. }
         | Event::Returned { .. }
         | Event::Asking { .. }
         | Event::Uploaded { .. }

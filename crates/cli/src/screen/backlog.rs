@@ -5,6 +5,9 @@ use std::collections::VecDeque;
 /// Events that wait at most, those of which the newest is enough apart.
 pub(super) const EVENTS_MAX: usize = 1024;
 
+/// Of these, those that are joined.
+const JOINED_MAX: usize = EVENTS_MAX / 2;
+
 /// What becomes of an event while readers take nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Keeping {
@@ -12,7 +15,10 @@ pub(crate) enum Keeping {
     Newest(u8),
     /// Each is shown, in order, while there is space; without space it is lost and counted.
     Each,
-    /// The same, and the program waits for space first: there may be any number of them, and none may be lost.
+    /// As [`Keeping::Each`], but of those with the same number that wait, the last one makes way for a newer one when they take half of the
+    /// space: it says what they said, too.
+    Joined(u8),
+    /// As [`Keeping::Each`], and the program waits for space first: there may be any number of them, and none may be lost.
     Awaited,
 }
 
@@ -30,6 +36,7 @@ pub(super) struct Backlog<E> {
     /// Those that are not replaced by newer ones.
     kept: usize,
     awaited: usize,
+    joined: usize,
 }
 
 impl<E> Default for Backlog<E> {
@@ -38,6 +45,7 @@ impl<E> Default for Backlog<E> {
             waiting: VecDeque::new(),
             kept: 0,
             awaited: 0,
+            joined: 0,
         }
     }
 }
@@ -45,6 +53,12 @@ impl<E> Default for Backlog<E> {
 impl<E> Backlog<E> {
     /// Takes an event in.
     pub fn add(&mut self, event: E, keeping: Keeping) {
+        let is_of_many = matches!(keeping, Keeping::Joined(_)) && self.joined >= JOINED_MAX;
+        let mut waiting = self.waiting.iter_mut();
+        if is_of_many && let Some((last, _)) = waiting.rfind(|(_, own)| *own == Some(keeping)) {
+            *last = Next::Event(event);
+            return;
+        }
         match keeping {
             Keeping::Newest(_) => {
                 let older = self
@@ -56,8 +70,14 @@ impl<E> Backlog<E> {
                     self.join(at);
                 }
             }
-            Keeping::Each | Keeping::Awaited if self.kept >= EVENTS_MAX => return self.omit(),
+            Keeping::Each | Keeping::Joined(_) | Keeping::Awaited if self.kept >= EVENTS_MAX => {
+                return self.omit();
+            }
             Keeping::Each => self.kept += 1,
+            Keeping::Joined(_) => {
+                self.kept += 1;
+                self.joined += 1;
+            }
             Keeping::Awaited => {
                 self.kept += 1;
                 self.awaited += 1;
@@ -92,6 +112,10 @@ impl<E> Backlog<E> {
         let (next, keeping) = self.waiting.pop_front()?;
         match keeping {
             Some(Keeping::Each) => self.kept -= 1,
+            Some(Keeping::Joined(_)) => {
+                self.kept -= 1;
+                self.joined -= 1;
+            }
             Some(Keeping::Awaited) => {
                 self.kept -= 1;
                 self.awaited -= 1;
@@ -135,6 +159,24 @@ mod tests {
             backlog.add(event, Keeping::Newest(0));
             assert_eq!(backlog.take(), Some(Next::Event(event)));
         }
+    }
+
+    /// Of many that are joined the last one says the newest, and nothing is lost: there is space for others.
+    #[test]
+    fn many_of_a_kind_are_joined() {
+        let mut backlog = Backlog::default();
+        for event in 0..3 * EVENTS_MAX {
+            backlog.add(event, Keeping::Joined(5));
+        }
+        backlog.add(9000, Keeping::Each);
+        let first = (0..JOINED_MAX - 1).chain([3 * EVENTS_MAX - 1, 9000]);
+        let expected: Vec<Next<usize>> = first.map(Next::Event).collect();
+        assert_eq!(all(&mut backlog), expected);
+        // What was shown takes no space.
+        for event in 0..3 {
+            backlog.add(event, Keeping::Joined(5));
+        }
+        assert_eq!(all(&mut backlog), [0, 1, 2].map(Next::Event));
     }
 
     /// Without space the newest are lost, counted where they are missing; what follows is shown after that.

@@ -5,7 +5,6 @@
 
 use std::collections::BTreeMap;
 
-use ropewalk_proto::coordinator::is_of_loss;
 use ropewalk_proto::report::{
     ControlReport, DestinationReport, InterruptionReport, LandingReport, MergedReport, NodeReport,
     Outcome, PairReport, Report,
@@ -105,7 +104,7 @@ pub(super) fn of_rounds(
         let is_last = at + 1 == rounds.len();
         for note in &round.notes {
             // What was lost has returned; the report's interruptions say so.
-            let is_over = is_mended && !is_last && is_of_loss(note);
+            let is_over = is_mended && !is_last && round.losses.contains(note);
             let is_made = round.landing.merged.iter().any(|folder| {
                 note.starts_with(&existed(folder)) && !is_listed(&report.landing, folder)
             });
@@ -413,7 +412,9 @@ mod tests {
             "new: no remaining node holds the missing data".into(),
             "new cannot reach s, and no other node holds what it was to get there".into(),
             "not kept: 1 set-id bit".into(),
+            "s: what it says of itself is lost: nothing".into(),
         ];
+        first.losses = first.notes[..3].to_vec();
         first.destinations = vec![DestinationReport {
             nodes: vec!["new".into()],
             complete: false,
@@ -427,11 +428,12 @@ mod tests {
             "old: /set existed: merged, 3 files added, 0 replaced".into(),
             "t is lost: the connection closed".into(),
         ];
+        last.losses = last.notes[2..].to_vec();
         let sum = of_rounds(&[first.clone(), last.clone()], 0, interruption(), 9.0);
         let kept = [&first.notes[3..], &last.notes[1..]].concat();
         assert_eq!(sum.notes, kept);
         last.outcome = Outcome::Failed;
         let sum = of_rounds(&[first, last], 0, interruption(), 9.0);
-        assert_eq!(sum.notes.len(), 6);
+        assert_eq!(sum.notes.len(), 7);
     }
 }

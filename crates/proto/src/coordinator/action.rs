@@ -101,6 +101,8 @@ pub struct PlannedRun {
 pub(super) struct Outbox {
     actions: VecDeque<Action>,
     notes: Vec<String>,
+    // Of these, those about a loss.
+    losses: Vec<String>,
 }
 
 impl Outbox {
@@ -116,6 +118,16 @@ impl Outbox {
 
     pub fn notes(&self) -> &[String] {
         &self.notes
+    }
+
+    /// As [`Self::note`], of a loss: when what is lost has been waited for, and all is complete, it describes nothing any more.
+    pub fn note_loss(&mut self, text: String) {
+        self.losses.push(text.clone());
+        self.note(text);
+    }
+
+    pub fn losses(&self) -> &[String] {
+        &self.losses
     }
 
     /// Whether a plan is to be asked for.
@@ -147,5 +159,10 @@ impl Coordinator {
 
     pub(super) fn note(&mut self, text: String) {
         self.out.note(text);
+    }
+
+    /// Shows that something is lost.
+    pub(super) fn note_loss(&mut self, text: String) {
+        self.out.note_loss(text);
     }
 }

@@ -13,23 +13,6 @@ use crate::report::ErrorKind;
 /// Different refusals of a node that are remembered.
 const REFUSALS_MAX: usize = 64;
 
-/// Between a node's name and the reason, in a note.
-const IS_LOST: &str = " is lost: ";
-
-/// Behind the name of a receiver, in a note.
-const NO_HOLDER: &str = ": no remaining node holds the missing data";
-
-/// Behind the names of nodes that a receiver does not reach, in a note.
-const NO_OTHER: &str = ", and no other node holds what it was to get there";
-
-/// Whether a note is about a loss: when all was waited for and is complete, it describes nothing any more.
-#[must_use]
-pub fn is_of_loss(note: &str) -> bool {
-    [IS_LOST, NO_HOLDER, NO_OTHER]
-        .iter()
-        .any(|words| note.contains(words))
-}
-
 impl Coordinator {
     pub(super) fn handle_need(&mut self, node: u32, need: &Need) {
         if !self.is_able(node) {
@@ -156,10 +139,15 @@ impl Coordinator {
             let unreached = self.names(&self.view().failed_senders(*node, &gone));
             let told = self.refused_words(*node, &gone);
             if told.is_empty() {
-                self.note_once(match unreached.is_empty() {
-                    true => format!("{name}{NO_HOLDER}"),
-                    false => format!("{name} cannot reach {unreached}{NO_OTHER}"),
-                });
+                let text = match unreached.is_empty() {
+                    true => format!("{name}: no remaining node holds the missing data"),
+                    false => format!(
+                        "{name} cannot reach {unreached}, and no other node holds what it was to get there"
+                    ),
+                };
+                if !self.out.losses().contains(&text) {
+                    self.note_loss(text);
+                }
             }
             for reason in told {
                 self.note_once(format!(
@@ -252,14 +240,14 @@ impl Coordinator {
         let name = self.name(node).to_owned();
         match self.phase {
             Phase::Looking => match self.looks_without(node) {
-                true => self.note(format!("{name}{IS_LOST}{reason}")),
+                true => self.note_loss(format!("{name} is lost: {reason}")),
                 false => self.refuse(format!("{name}: {reason}")),
             },
             Phase::Opening | Phase::Comparing | Phase::Probing | Phase::Planning => {
                 self.refuse(format!("{name}: {reason}"));
             }
             Phase::Moving => {
-                self.note(format!("{name}{IS_LOST}{reason}"));
+                self.note_loss(format!("{name} is lost: {reason}"));
                 if sender {
                     self.tell_gone(node);
                 }

@@ -224,6 +224,11 @@ impl Coordinator {
         self.out.notes()
     }
 
+    /// Of these, what was lost.
+    pub fn losses(&self) -> &[String] {
+        self.out.losses()
+    }
+
     /// The problem of the first plan with other speeds (node number to bytes per second), to compute
     /// a bound from observation.
     pub fn observed_problem(&self) -> ropewalk_model::Problem {

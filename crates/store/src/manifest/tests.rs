@@ -252,7 +252,7 @@ fn layout_numbers_entries() {
         .map(|piece| (piece.range.start, piece.range.end, piece.object))
         .collect();
     assert_eq!(pieces, [(100, 110, 1), (110, 115, 4)]);
-    assert_eq!((tree.data_len(), tree.file_count()), (15, 3));
+    assert_eq!((tree.data_len(), tree.file_count()), (15, 4));
     assert!(tree.layout(u64::MAX - 14).is_err());
     assert!(tree.layout(u64::MAX - 15).is_ok());
 }

@@ -65,7 +65,8 @@ pub(super) fn mpirun(
 /// What `srun` puts before its errors.
 const SRUN_ERROR: &str = "srun: error: ";
 
-/// How it ends where the program is not there (ENOENT), whose message may be on its way still.
+/// How it ends where the program is not there (ENOENT), whose message may be on its way still. A program that does not know its options
+/// ends so, too, but says it first.
 const NOT_FOUND: &str = "Exited with exit code 2";
 
 /// Nodes on which a task has ended, or was not started, as a line of `srun`'s standard error says, and why.
@@ -103,10 +104,12 @@ pub(super) fn explain_node(reason: &str, program: &OsStr, said: &str) -> String 
     let others = said.lines().map(str::trim);
     let others = others.filter(|line| !line.is_empty() && !line.contains(SRUN_ERROR));
     let mut text = format!("its agent has ended: {reason}");
+    let mut is_silent = true;
     for line in others {
+        is_silent = false;
         text += &format!("\n{line}");
     }
-    if is_missed(program, said) || reason.ends_with(NOT_FOUND) {
+    if is_missed(program, said) || (is_silent && reason.ends_with(NOT_FOUND)) {
         text += &advice(program);
     }
     text
@@ -224,6 +227,14 @@ mod tests {
         assert!(text.starts_with(begin), "{text}");
         let early = explain_node("Exited with exit code 2", program, "");
         assert!(early.contains("--remote-path"), "{early}");
+        let own = "error: unexpected argument '--x' found\n";
+        assert_eq!(
+            explain_node("Exited with exit code 2", program, own),
+            format!(
+                "its agent has ended: Exited with exit code 2\n{}",
+                own.trim()
+            )
+        );
         let killed = "srun: error: node3: task 2: Killed\n";
         assert_eq!(
             explain_node("Killed", program, killed),
