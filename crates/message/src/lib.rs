@@ -65,4 +65,4 @@ pub use listen::Listener;
 pub use options::{CutOff, Method, Mode, Options};
 pub use polled::PolledMessageSocket;
 pub use ropewalk_proto::message::cutoff::NEVER;
-pub use socket::{MessageSocket, RailReport, RecalledCutOff};
+pub use socket::{MessageSocket, RailReport, RecalledCutOff, SplitTimes};

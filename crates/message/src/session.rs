@@ -94,6 +94,11 @@ pub(crate) struct State {
 }
 
 impl State {
+    /// Whether any rail works.
+    pub(crate) fn is_linked(&self) -> bool {
+        self.links.iter().any(Option::is_some)
+    }
+
     /// Other rails work than before.
     fn rails_changed(&mut self) {
         let ends = self.links.iter().flatten().map(|link| cutoff::RailEnds {
@@ -389,7 +394,7 @@ impl Session {
 
     /// Whether any rail works.
     pub(crate) fn is_linked(&self) -> bool {
-        self.state().links.iter().any(Option::is_some)
+        self.state().is_linked()
     }
 
     /// Why nothing can be waited for any more.

@@ -1,6 +1,7 @@
 //! The socket that users hold.
 
 use std::cell::Cell;
+use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
@@ -23,9 +24,12 @@ use crate::{CutOff, MessageError, Mode, Options, routing, threads};
 
 mod cut_off;
 mod guest;
+mod patience;
 
 pub use cut_off::RecalledCutOff;
 pub(crate) use guest::Guest;
+pub(crate) use patience::Patience;
+pub use patience::SplitTimes;
 
 /// A connection for messages over all rails between two hosts; see the crate's documentation.
 ///
@@ -296,7 +300,7 @@ impl MessageSocket {
     pub fn receive(&self, room: &mut [u8]) -> Result<Option<usize>, MessageError> {
         let until = self.until();
         let _one = self.turn(until)?;
-        self.receive_next(room, until)
+        self.receive_next(room, &mut [], &Patience::until(until))
     }
 
     /// As [`receive`](Self::receive), at most until a time that is this call's alone.
@@ -310,7 +314,30 @@ impl MessageSocket {
     ) -> Result<Option<usize>, MessageError> {
         let until = Some(until);
         let _one = self.turn(until)?;
-        self.receive_next(room, until)
+        self.receive_next(room, &mut [], &Patience::until(until))
+    }
+
+    /// Receives the next message, its first bytes into `head` and those that follow into `body`, which need not be initialised: what is before a
+    /// program's data, and the data. Gives the length of both together; so many bytes are written. Else as [`receive`](Self::receive).
+    ///
+    /// What is on its way of a message that a caller leaves has to be sent again; so
+    /// this waits for its end as long as a rail works.
+    ///
+    /// # Errors
+    /// As [`receive`](Self::receive); [`MessageError::Deadline`] when one of the times is over, or `given_up` is set: within 50 ms.
+    pub fn receive_split(
+        &self,
+        head: &mut [u8],
+        body: &mut [MaybeUninit<u8>],
+        times: &SplitTimes<'_>,
+    ) -> Result<Option<usize>, MessageError> {
+        let _one = self.turn(Some(times.begun))?;
+        let patience = Patience {
+            begun: Some(times.begun),
+            whole: Some(times.whole),
+            given_up: Some(times.given_up),
+        };
+        self.receive_next(head, body, &patience)
     }
 
     /// Receives the next message into memory of its own, of at most `most` bytes; else as
@@ -377,11 +404,12 @@ impl MessageSocket {
 
     fn receive_next(
         &self,
-        room: &mut [u8],
-        until: Option<Instant>,
+        head: &mut [u8],
+        body: &mut [MaybeUninit<u8>],
+        patience: &Patience<'_>,
     ) -> Result<Option<usize>, MessageError> {
         let session = &*self.session;
-        let mut guest = Guest::new(session, room);
+        let mut guest = Guest::new(session, head, body);
         let mut state = session.state();
         loop {
             let (now, done) = guest.look(state);
@@ -395,6 +423,7 @@ impl MessageSocket {
             if let Some(error) = session.verdict(&state) {
                 return Err(error);
             }
+            let until = patience.now(guest.has_begun(&state) && state.is_linked())?;
             state = session.wait(state, until)?;
         }
     }

@@ -1,13 +1,14 @@
 //! Whole sockets over loopback addresses.
 
 use std::io::{Read as _, Write as _};
+use std::mem::MaybeUninit;
 use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use ropewalk_message::{
-    CutOff, Listener, MessageError, MessageSocket, Method, Mode, Options, RailReport,
+    CutOff, Listener, MessageError, MessageSocket, Method, Mode, Options, RailReport, SplitTimes,
 };
 
 /// Longest time that anything may take on a busy machine.
@@ -479,4 +480,63 @@ fn own_memory_is_waited_for_until_a_time() {
         near.receive_vec_until(10, until()),
         Err(MessageError::Closed)
     ));
+}
+
+/// A message's first bytes and the others are received into memory of their own each, which need not be initialised; over several rails, too.
+#[test]
+fn messages_are_received_in_two_parts() {
+    const HEAD: usize = 24;
+    let (near, far) = pair();
+    let never = AtomicBool::new(false);
+    let soon = |most| SplitTimes {
+        begun: Instant::now() + most,
+        whole: Instant::now() + PATIENCE,
+        given_up: &never,
+    };
+    for (message, length) in [0, 5, HEAD, HEAD + 1, 5000, 300_000]
+        .into_iter()
+        .enumerate()
+    {
+        far.send_start(pattern(message, length)).unwrap();
+        let (mut head, mut body) = ([0; HEAD], Vec::with_capacity(300_000));
+        let space = &mut body.spare_capacity_mut()[..300_000 - HEAD];
+        let got = near.receive_split(&mut head, space, &soon(PATIENCE));
+        assert_eq!(got.unwrap(), Some(length));
+        // SAFETY: so many bytes are written.
+        unsafe { body.set_len(length.saturating_sub(HEAD)) };
+        let all = [&head[..length.min(HEAD)], &body].concat();
+        assert!(all == pattern(message, length), "{length}");
+    }
+    let mut head = [0; HEAD];
+    let late = near.receive_split(&mut head, &mut [], &soon(Duration::ZERO));
+    assert!(matches!(late, Err(MessageError::Deadline)), "{late:?}");
+    // Another thread wants the memory back.
+    let given_up = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let times = SplitTimes {
+            given_up: &given_up,
+            ..soon(PATIENCE)
+        };
+        let near = &near;
+        let waiting = scope.spawn(move || near.receive_split(&mut [0; 1], &mut [], &times));
+        given_up.store(true, Ordering::Release);
+        let ended = waiting.join().unwrap();
+        assert!(matches!(ended, Err(MessageError::Deadline)), "{ended:?}");
+    });
+    // What is too long for both stays.
+    far.send_start(pattern(9, HEAD + 2)).unwrap();
+    let mut body = [MaybeUninit::uninit()];
+    let long = near.receive_split(&mut head, &mut body, &soon(PATIENCE));
+    assert!(
+        matches!(
+            long,
+            Err(MessageError::TooLong {
+                length: 26,
+                room: 25
+            })
+        ),
+        "{long:?}"
+    );
+    let whole = near.receive_vec(100).unwrap().unwrap();
+    assert!(whole == pattern(9, HEAD + 2));
 }

@@ -2,23 +2,31 @@
 //!
 //! A thread that waits for an operation reads the socket of the node that owes its oldest answer, by itself, so that a small get wakes no other
 //! thread of this process. While one thread reads a socket, others wait for what it finds there. Lock order: reader of a socket, then state.
+//!
+//! Memory of an operation is touched under the lock of the state, or by the one thread for which it is pinned there (`answers.rs`). Whatever gives
+//! memory back, or asks another node for the same bytes, waits until it is not pinned.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
-use ropewalk_message::{MessageError, MessageSocket, Options};
+use ropewalk_message::{MessageSocket, Options};
 use ropewalk_model::{Range, RangeSet};
 use ropewalk_proto::region::frame::{
     Frame, MESSAGE_MAX, PART_LEN, PARTS_MAX, PIECE_MAX, VERSION, put_without_bytes,
 };
 use ropewalk_proto::region::{
-    Answered, Failure, HolderId, Kind, Map, Origin, REQUESTS_MAX, Request, Slice, View, What,
+    Failure, HolderId, Kind, Map, Origin, REQUESTS_MAX, Request, Slice, View, What,
 };
 
 use crate::RegionError;
 use crate::memory::Memory;
+
+mod answers;
+
+use answers::Reading;
 
 /// Window of the sockets of both ends: all that may be in flight to one end fits, twice, so that neither waits for the other's program.
 pub(crate) const MESSAGE_WINDOW: u64 =
@@ -36,7 +44,9 @@ struct Node {
     /// `None` where it was not reached.
     socket: Option<MessageSocket>,
     /// Of the thread that reads.
-    reading: Mutex<()>,
+    reading: Mutex<Reading>,
+    /// Another thread wants memory back that is pinned.
+    wanted_back: AtomicBool,
 }
 
 pub(crate) struct State {
@@ -47,6 +57,8 @@ pub(crate) struct State {
     causes: Vec<Option<String>>,
     /// Nodes without a working connection.
     away: Vec<HolderId>,
+    /// By node: the operation whose memory the thread that reads its socket fills, without the lock.
+    pinned: Vec<Option<u64>>,
 }
 
 impl State {
@@ -55,6 +67,10 @@ impl State {
         let origin = &self.origin;
         self.memories
             .retain(|operation, _| origin.is_known(*operation));
+    }
+
+    fn is_pinned(&self, operation: u64) -> bool {
+        self.pinned.contains(&Some(operation))
     }
 }
 
@@ -148,11 +164,11 @@ impl Inner {
                 Ok((socket, view)) => (Some(socket), Some(view), None),
                 Err(cause) => (None, None, Some(cause)),
             };
-            let (addresses, reading) = (addresses.clone(), Mutex::default());
             own.push(Node {
-                addresses,
+                addresses: addresses.clone(),
                 socket,
-                reading,
+                reading: Mutex::default(),
+                wanted_back: AtomicBool::new(false),
             });
             views.push(view);
             causes.push(cause);
@@ -199,6 +215,7 @@ impl Inner {
                 text,
             }
         })?;
+        let pinned = vec![None; own.len()];
         Ok(Self {
             name: name.into(),
             nodes: own,
@@ -207,6 +224,7 @@ impl Inner {
                 memories: BTreeMap::new(),
                 causes,
                 away: Vec::new(),
+                pinned,
             }),
             changed: Condvar::new(),
             deadline,
@@ -336,6 +354,10 @@ impl Inner {
         until: Instant,
     ) -> Result<Result<(u64, Option<Memory>), RegionError>, Late> {
         let done = |state: &mut State| {
+            if state.is_pinned(number) {
+                // One of its nodes has refused, and another is sending.
+                return None;
+            }
             let result = state.origin.take(number)?;
             Some((result, state.memories.remove(&number)))
         };
@@ -346,9 +368,10 @@ impl Inner {
         })
     }
 
-    /// Gives an operation and its memory up.
+    /// Gives an operation and its memory up. Waits, 50 ms at most, for a thread that receives into the memory.
     pub(crate) fn forget(&self, number: u64) {
         let mut state = self.state.lock();
+        self.unpin(&mut state, |_, operation| operation == number);
         state.memories.remove(&number);
         state.origin.forget(number);
         drop(state);
@@ -410,110 +433,10 @@ impl Inner {
         }
     }
 
-    /// A node, and the socket to it, where it was reached.
-    fn reached(&self, holder: HolderId) -> Option<(&Node, &MessageSocket)> {
-        let node = self.nodes.get(holder)?;
-        Some((node, node.socket.as_ref()?))
-    }
-
-    /// Reads one message of a node that owes an answer, unless another thread reads it.
-    fn read(&self, holder: HolderId, id: u64, until: Instant) {
-        let Some((node, socket)) = self.reached(holder) else {
-            return;
-        };
-        let Some(one) = node.reading.try_lock() else {
-            let mut state = self.state.lock();
-            if state.origin.is_in_flight(holder, id) {
-                self.changed
-                    .wait_until(&mut state, until.min(Instant::now() + OTHERS));
-            }
-            return;
-        };
-        // It may have been answered before this thread was the one that reads.
-        if !self.state.lock().origin.is_in_flight(holder, id) {
-            return;
-        }
-        let until = until.min(Instant::now() + SLICE);
-        let received = socket.receive_vec_until(MESSAGE_MAX, until);
-        self.heard(holder, socket, received);
-        drop(one);
-        self.changed.notify_all();
-    }
-
-    fn heard(
-        &self,
-        holder: HolderId,
-        socket: &MessageSocket,
-        received: Result<Option<Vec<u8>>, MessageError>,
-    ) {
-        match received {
-            Ok(Some(message)) => {
-                if let Err(cause) = self.take(holder, &message) {
-                    socket.close();
-                    self.lose(holder, &cause);
-                }
-            }
-            Ok(None) => self.lose(holder, "it has closed the connection"),
-            Err(MessageError::Deadline) => {
-                let is_away = !socket.rails().iter().any(|rail| rail.is_up);
-                let mut state = self.state.lock();
-                state.away.retain(|other| *other != holder);
-                if is_away {
-                    state.away.push(holder);
-                }
-                state.origin.set_away(holder, is_away);
-            }
-            Err(error) => self.lose(holder, &error.to_string()),
-        }
-    }
-
-    /// Looks whether a node that was away works again, or is lost.
-    fn look_after(&self, holder: HolderId) {
-        let Some((node, socket)) = self.reached(holder) else {
-            return;
-        };
-        let Some(_one) = node.reading.try_lock() else {
-            return;
-        };
-        let received = socket.receive_vec_until(MESSAGE_MAX, Instant::now());
-        self.heard(holder, socket, received);
-    }
-
-    /// Takes an answer, or says why the node is not to be used any more.
-    fn take(&self, holder: HolderId, message: &[u8]) -> Result<(), String> {
-        let frame = Frame::decode(message).map_err(|error| error.to_string())?;
-        let mut guard = self.state.lock();
-        let state = &mut *guard;
-        let (id, answered) = match frame {
-            Frame::Data { id, bytes } => {
-                if let Some((operation, slices)) = state.origin.wanted(holder, id) {
-                    place(state, operation, &slices, bytes)?;
-                }
-                (id, Answered::Data)
-            }
-            Frame::Done { id } => (id, Answered::Done),
-            Frame::Signal { id, value } => (id, Answered::Signal(value)),
-            Frame::Refused { id, status, text } => {
-                use ropewalk_proto::region::frame::Status;
-                if status == Status::Storage {
-                    return Err(text.to_owned());
-                }
-                (id, Answered::Refused(status, text.to_owned()))
-            }
-            _ => return Err("it sent what only an origin sends".into()),
-        };
-        let operation = state.origin.operation_of(id);
-        if !state.origin.answer(holder, id, &answered) {
-            return Err("it answered what was not asked".into());
-        }
-        if let Some(operation) = operation.filter(|one| !state.origin.is_known(*one)) {
-            state.memories.remove(&operation);
-        }
-        Ok(())
-    }
-
     fn lose(&self, holder: HolderId, cause: &str) {
         let mut state = self.state.lock();
+        // What it was sending is asked of another node, into the same memory.
+        self.unpin(&mut state, |node, _| node == holder);
         state.away.retain(|other| *other != holder);
         if let Some(own @ None) = state.causes.get_mut(holder) {
             *own = Some(cause.to_owned());
@@ -570,34 +493,6 @@ fn message_of(request: &Request, state: &State) -> Vec<u8> {
         .encode(),
         What::Forget => Frame::Forget { id }.encode(),
     }
-}
-
-/// Puts the bytes of a get in their place.
-fn place(
-    state: &mut State,
-    operation: u64,
-    slices: &[Slice],
-    mut bytes: &[u8],
-) -> Result<(), String> {
-    let sum: u64 = slices.iter().map(|slice| slice.range.len()).sum();
-    if sum != bytes.len() as u64 {
-        return Err(format!(
-            "it sent {} bytes where {sum} were asked for",
-            bytes.len()
-        ));
-    }
-    if !state.origin.is_open(operation) {
-        return Ok(());
-    }
-    let Some(memory) = state.memories.get_mut(&operation) else {
-        return Ok(());
-    };
-    for slice in slices {
-        let (own, rest) = bytes.split_at(slice.range.len() as usize);
-        memory.fill(slice, own);
-        bytes = rest;
-    }
-    Ok(())
 }
 
 /// A range of which no bytes are in memory.

@@ -127,7 +127,7 @@ impl Region {
     /// As [`get`](Self::get) for what can be seen at once.
     pub fn get_start(&self, ranges: &[Range<u64>]) -> Result<Get, RegionError> {
         let (slices, len) = slices(ranges)?;
-        let memory = Memory::Owned(vec![0; len]);
+        let memory = Memory::space(len);
         let number = self
             .inner
             .begin(Kind::Get, slices, Some(memory), self.inner.until())?;

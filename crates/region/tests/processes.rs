@@ -239,6 +239,82 @@ fn gets_go_on_when_a_holder_is_killed() {
     assert!(region.get(0..10).unwrap() == bytes(0..10), "node 3 has it");
 }
 
+/// Long answers go straight to their place, and whatever comes instead does not stay there: notifications between them, refusals, answers to gets that
+/// were given up while another thread received them.
+#[test]
+fn long_gets_land_beside_other_answers() {
+    let size = 4 * MIB;
+    let nodes = [
+        Node::start(&format!("127.0.0.1:0 {size} all 0-{size}")),
+        Node::start(&format!("[::1]:0 {size} all 0-{size}")),
+    ];
+    let region = Region::connect("data", &addresses(&nodes), &options()).unwrap();
+    let is_over = std::sync::atomic::AtomicBool::new(false);
+    let ordering = std::sync::atomic::Ordering::Relaxed;
+    let region = &region;
+    let all = bytes(0..size);
+    std::thread::scope(|scope| {
+        let is_over = &is_over;
+        let notifying = scope.spawn(move || {
+            for value in 1.. {
+                if is_over.load(ordering) {
+                    return;
+                }
+                region.notify(10..20, value).unwrap();
+            }
+        });
+        let waiting = scope.spawn(move || {
+            let mut value = 1;
+            while !is_over.load(ordering) {
+                let found = region
+                    .wait(0..100, value, Duration::from_millis(100))
+                    .unwrap();
+                value = found.map_or(value, |found| found + 1);
+            }
+            value
+        });
+        let dropping = scope.spawn(move || {
+            let mut chance = Chance(3);
+            while !is_over.load(ordering) {
+                let start = chance.below(size - MIB);
+                let mut get = region.get_start(&[start..start + MIB]).unwrap();
+                // Some are over by then.
+                let most = Duration::from_micros(chance.below(2000));
+                drop(get.wait_for(most).unwrap());
+            }
+        });
+        let readers: Vec<_> = (0..2)
+            .map(|seed| {
+                let all = &all;
+                scope.spawn(move || {
+                    let mut chance = Chance(seed);
+                    let mut into = vec![0; 2 * MIB as usize];
+                    for _ in 0..60 {
+                        let len = 1 + chance.below(2 * MIB);
+                        let start = chance.below(size - len);
+                        let (here, there) = (start as usize, (start + len) as usize);
+                        let into = &mut into[..len as usize];
+                        region.get_into(start, into).unwrap();
+                        assert!(*into == all[here..there], "{len} bytes at {start}");
+                        // Parts of it, one after the other in memory.
+                        let middle = start + len / 2;
+                        let both = [start..middle, middle..start + len];
+                        let got = region.get_start(&both).unwrap().wait().unwrap();
+                        assert!(got == all[here..there], "{len} bytes at {start}, in two");
+                    }
+                })
+            })
+            .collect();
+        let read: Vec<_> = readers.into_iter().map(|one| one.join()).collect();
+        is_over.store(true, ordering);
+        notifying.join().unwrap();
+        dropping.join().unwrap();
+        assert!(waiting.join().unwrap() > 1);
+        read.into_iter().for_each(|one| one.unwrap());
+    });
+    assert!(region.lost().is_empty(), "{:?}", region.lost());
+}
+
 /// What is put is read after a fence, by every holder; a lost one is named and does not end puts.
 #[test]
 fn puts_are_read_after_a_fence() {

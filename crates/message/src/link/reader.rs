@@ -1,15 +1,17 @@
 //! The receiving half of a link.
 
-use std::io::IoSliceMut;
+use std::mem::MaybeUninit;
 
 use crc_fast::Digest;
 use ropewalk_model::Range;
 use ropewalk_proto::message::frame::{
     ENTRIES_MAX, ENTRY_LEN, HEAD_LEN, HEADER_LEN, Header, Kind, TAKEN_BACK, TRAILER_LEN,
 };
-use rustix::net::{RecvAncillaryBuffer, RecvFlags, recv, recvmsg};
+use rustix::net::{RecvFlags, recv};
+use socket2::{MaybeUninitSlice, SockRef};
 
 use super::{CHUNK, Frames, Landing, Link, LinkError, harmless, header_check};
+use crate::memory::{Span, fill};
 use crate::records::{Incoming, RECORD_LEN};
 
 /// Bytes read ahead. Small messages come whole in one call; of a long fragment no more than this is copied twice.
@@ -195,17 +197,16 @@ impl Link {
         };
         let left = current.header.length as usize - current.done;
         let ahead = &mut reader.ahead;
-        let receive = |room: &mut [u8], beyond: &mut [u8]| {
-            self.receive(&mut [IoSliceMut::new(room), IoSliceMut::new(beyond)])
-        };
         let step = left.min(CHUNK);
         let beyond = if step == left { BEYOND } else { 0 };
-        let Some(got) = current.fill(self.number, step, |room| {
-            receive(room, &mut ahead[..beyond])
-        }) else {
-            let count = self.receive(&mut [IoSliceMut::new(&mut ahead[..left.min(AHEAD_LEN)])])?;
+        let receive = |[first, second]: &mut Span<'_>| {
+            self.receive([&mut **first, &mut **second], &mut ahead[..beyond])
+        };
+        let Some(got) = current.fill(self.number, step, receive) else {
+            let most = left.min(AHEAD_LEN);
+            let count = self.receive([&mut [], &mut []], &mut reader.ahead[..most])?;
             if let Some(count) = count {
-                current.throw_away(&ahead[..count]);
+                current.throw_away(&reader.ahead[..count]);
             }
             return Ok(count.is_some());
         };
@@ -219,12 +220,17 @@ impl Link {
         Ok(true)
     }
 
-    fn receive(&self, slices: &mut [IoSliceMut<'_>]) -> Result<Option<usize>, LinkError> {
-        let mut none = RecvAncillaryBuffer::default();
-        match recvmsg(&self.socket, slices, &mut none, RecvFlags::CMSG_CLOEXEC) {
-            Ok(message) if message.bytes == 0 => Err(LinkError::Closed),
-            Ok(message) => Ok(Some(message.bytes)),
-            Err(error) => Ok(harmless(error.into())?),
+    /// Asks the kernel once for bytes of a span, then of `beyond`, and gives their number: all of these are written then.
+    fn receive(&self, span: Span<'_>, beyond: &mut [u8]) -> Result<Option<usize>, LinkError> {
+        let [first, second] = span;
+        let beyond: *mut [u8] = beyond;
+        // SAFETY: the memory is borrowed exclusively, and the kernel writes nothing but bytes that are initialised.
+        let beyond = unsafe { &mut *(beyond as *mut [MaybeUninit<u8>]) };
+        let mut slices = [first, second, beyond].map(MaybeUninitSlice::new);
+        match SockRef::from(&self.socket).recv_vectored(&mut slices) {
+            Ok((0, _)) => Err(LinkError::Closed),
+            Ok((count, _)) => Ok(Some(count)),
+            Err(error) => Ok(harmless(error)?),
         }
     }
 }
@@ -295,15 +301,14 @@ impl Current {
 
     /// Puts bytes that were read ahead where they belong.
     pub(crate) fn land(&mut self, link: u64, bytes: &[u8]) {
-        let (range, done) = (self.range(bytes.len()), self.done);
+        let range = self.range(bytes.len());
         match &mut self.landing {
             Landing::Place(place) => {
-                let copied = place.with(link, self.header.fragment, range, |room| {
-                    room.copy_from_slice(bytes)
-                });
+                let copied =
+                    place.with(link, self.header.fragment, range, |span| fill(span, bytes));
                 self.lost |= copied.is_none();
             }
-            Landing::Kept(kept) => kept[done..done + bytes.len()].copy_from_slice(bytes),
+            Landing::Kept(kept) => kept.extend(bytes),
             Landing::Refused => self.lost = true,
             Landing::Nowhere => {}
         }
@@ -323,25 +328,38 @@ impl Current {
     }
 
     /// Lets `receive` fill the next `step` bytes in their place and whatever lies beyond; `None` when there is no
-    /// place. Gives what was received, bytes beyond included.
+    /// place. Gives what was received, bytes beyond included: `receive` has written so many.
     fn fill(
         &mut self,
         link: u64,
         step: usize,
-        receive: impl FnOnce(&mut [u8]) -> Result<Option<usize>, LinkError>,
+        receive: impl FnOnce(&mut Span<'_>) -> Result<Option<usize>, LinkError>,
     ) -> Option<Result<Option<usize>, LinkError>> {
-        let (range, done) = (self.range(step), self.done);
+        let range = self.range(step);
         let sum = &mut self.sum;
-        let into = |room: &mut [u8]| {
-            let got = receive(room);
+        let into = |mut span: Span<'_>| {
+            let got = receive(&mut span);
             if let (Ok(Some(count)), Some(sum)) = (&got, sum) {
-                sum.update(&room[..(*count).min(step)]);
+                let mut left = (*count).min(step);
+                for part in &span {
+                    let written = &part[..left.min(part.len())];
+                    left -= written.len();
+                    // SAFETY: `receive` has written the first `count` bytes of the span.
+                    sum.update(unsafe { written.assume_init_ref() });
+                }
             }
             got
         };
         let got = match &mut self.landing {
             Landing::Place(place) => place.with(link, self.header.fragment, range, into)?,
-            Landing::Kept(kept) => into(&mut kept[done..done + step]),
+            Landing::Kept(kept) => {
+                let got = into([kept.space(step), &mut []]);
+                if let Ok(Some(count)) = got {
+                    // SAFETY: `receive` has written so many bytes of the space, which has `step`.
+                    unsafe { kept.filled(count.min(step)) };
+                }
+                got
+            }
             Landing::Refused | Landing::Nowhere => return None,
         };
         if let Ok(Some(count)) = got {

@@ -9,7 +9,7 @@ use ropewalk_proto::message::{Arrival, Front, Landing as Where, RailId};
 use super::{Locked, Session, State};
 use crate::MessageError;
 use crate::link::{Frames, Landing, Link, LinkError};
-use crate::memory::{Kept, Place};
+use crate::memory::{Kept, Place, fill};
 
 /// Entries of acknowledgements that may wait on one rail: more frames than a peer has credit for.
 const ENTRIES_WAITING_MAX: usize = 1 << 16;
@@ -198,7 +198,10 @@ impl Session {
         let pieces: Vec<_> = arrived
             .iter()
             .map(|range| {
-                let bytes = Kept::of(&self.kept_bytes, place.copy_closed(range));
+                // SAFETY: each fragment that has arrived was written to this place, by the link that brought it or when the
+                // message was claimed; the caller, who leaves, still lends it.
+                let bytes = unsafe { place.copy_closed(range) };
+                let bytes = Kept::of(&self.kept_bytes, bytes);
                 ((message, range.start), bytes)
             })
             .collect();
@@ -218,9 +221,7 @@ impl Session {
 fn put(place: &Place, offset: u64, bytes: &[u8]) -> bool {
     let range = Range::new(offset, offset + bytes.len() as u64);
     // Whole fragments of the message's own length: they fit, and no link is writing what has arrived.
-    let done = place.with(u64::MAX, u32::MAX, range, |room| {
-        room.copy_from_slice(bytes)
-    });
+    let done = place.with(u64::MAX, u32::MAX, range, |span| fill(span, bytes));
     done.is_some()
 }
 

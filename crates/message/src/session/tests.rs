@@ -13,6 +13,8 @@ use crate::socket::Guest;
 
 const FRAGMENT: usize = 10;
 const ROOM: usize = 60;
+/// Bytes of the room's first part: a fragment lies in both.
+const HEAD: usize = 14;
 
 /// A session whose links nobody reads but the test.
 struct World {
@@ -118,8 +120,10 @@ fn look<'a>(
 ) -> bool {
     let lent = || {
         // SAFETY: the room outlives every guest, and is read only when none is there.
-        let room = unsafe { std::slice::from_raw_parts_mut(room, ROOM) };
-        Guest::new(session, room)
+        let head = unsafe { std::slice::from_raw_parts_mut(room, HEAD) };
+        // SAFETY: as above.
+        let body = unsafe { std::slice::from_raw_parts_mut(room.add(HEAD).cast(), ROOM - HEAD) };
+        Guest::new(session, head, body)
     };
     let (state, done) = guest.get_or_insert_with(lent).look(session.state());
     drop(state);
@@ -211,7 +215,7 @@ fn an_offer_ends_with_its_claim() {
     let mut world = World::new(&[20, 5]);
     let session = world.session.clone();
     let mut room = [0; ROOM];
-    let mut guest = Guest::new(&session, &mut room);
+    let mut guest = Guest::new(&session, &mut room, &mut []);
     assert!(guest.look(session.state()).1.is_none(), "offered");
     world.begin(0, 0, 0);
     world.end(0);

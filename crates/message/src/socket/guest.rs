@@ -1,35 +1,48 @@
 //! The memory of a caller that receives.
 
 use std::marker::PhantomData;
+use std::mem::MaybeUninit;
 use std::sync::Arc;
 
 use ropewalk_proto::message::Front;
 
 use crate::MessageError;
-use crate::memory::Place;
-use crate::session::{Locked, Session};
+use crate::memory::{Parts, Place};
+use crate::session::{Locked, Session, State};
 
 /// Memory on loan for the next message.
 pub(crate) struct Guest<'a> {
     session: &'a Session,
-    start: *mut u8,
-    length: usize,
+    parts: Parts,
     place: Arc<Place>,
     _room: PhantomData<&'a mut [u8]>,
 }
 
 impl<'a> Guest<'a> {
-    pub(crate) fn new(session: &'a Session, room: &'a mut [u8]) -> Self {
-        let (start, length) = (room.as_mut_ptr(), room.len());
+    /// The first bytes of a message go to `head`, all others to `body`.
+    pub(crate) fn new(
+        session: &'a Session,
+        head: &'a mut [u8],
+        body: &'a mut [MaybeUninit<u8>],
+    ) -> Self {
+        let parts = [
+            (head.as_mut_ptr(), head.len()),
+            (body.as_mut_ptr().cast(), body.len()),
+        ];
         // SAFETY: closed when the guest leaves; the memory is borrowed until then.
-        let place = Arc::new(unsafe { Place::lent(start, length) });
+        let place = Arc::new(unsafe { Place::lent(parts) });
         Self {
             session,
-            start,
-            length,
+            parts,
             place,
             _room: PhantomData,
         }
+    }
+
+    /// Whether a part of a message is in the memory.
+    pub(crate) fn has_begun(&self, state: &State) -> bool {
+        let claimed = state.claimed.as_ref();
+        claimed.is_some_and(|(_, place)| Arc::ptr_eq(place, &self.place))
     }
 
     /// Takes the next message if it is whole; else lends the memory to it. `None`: there is something to wait for.
@@ -52,8 +65,8 @@ impl<'a> Guest<'a> {
                     (message, length)
                 }
             };
-            if length > self.length as u64 {
-                let room = self.length as u64;
+            let room = (self.parts[0].1 + self.parts[1].1) as u64;
+            if length > room {
                 return (state, Some(Err(MessageError::TooLong { length, room })));
             }
             let pieces = self.session.claim(&mut state, message, &self.place);
@@ -76,7 +89,7 @@ impl<'a> Guest<'a> {
     /// After a message was cancelled: what is still on its way to the old place must not disturb the next.
     fn lend_again(&mut self) {
         // SAFETY: as in `new`; the place before is closed.
-        self.place = Arc::new(unsafe { Place::lent(self.start, self.length) });
+        self.place = Arc::new(unsafe { Place::lent(self.parts) });
     }
 }
 

@@ -245,6 +245,12 @@ pub fn data_without_bytes(id: u64, len: usize) -> Vec<u8> {
     head(4, 0, 0, len, id, 0)
 }
 
+/// Whether these are the first bytes of the DATA of this number that has so many bytes.
+#[must_use]
+pub fn is_data_of(start: &[u8; HEAD_LEN], id: u64, len: usize) -> bool {
+    *start == data_without_bytes(id, len)[..]
+}
+
 /// A PUT without its bytes, which are appended: as many as its parts have together.
 #[must_use]
 pub fn put_without_bytes(id: u64, parts: &[Part]) -> Vec<u8> {

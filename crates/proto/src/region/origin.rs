@@ -482,6 +482,20 @@ impl Origin {
         }
     }
 
+    /// The next bytes that a node owes, as it answers requests in their order, waits apart: number of the request, operation and slices. `None` where
+    /// another answer is due before.
+    #[must_use]
+    pub fn next_data(&self, holder: HolderId) -> Option<(u64, u64, Arc<[Slice]>)> {
+        let owed = |(_, sent): &(&u64, &Sent)| {
+            sent.holder == holder && !matches!(sent.what, What::Wait(..))
+        };
+        let (id, sent) = self.requests.iter().find(owed)?;
+        match &sent.what {
+            What::Get(slices) => Some((*id, sent.operation, slices.clone())),
+            _ => None,
+        }
+    }
+
     /// The operation of a request in flight.
     #[must_use]
     pub fn operation_of(&self, id: u64) -> Option<u64> {
