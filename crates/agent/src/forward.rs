@@ -1,41 +1,41 @@
-//! This node's end of a tunnel: takes the links of its message socket at the agent's port, and connects each byte stream to its
-//! target.
+//! This node's end of a tunnel: takes the links of its message socket at the agent's port, connects each byte stream to its
+//! target, and listens for remote forwards.
 //!
 //! ```text
 //!  master ── ForwardOpen ──▶ session ──▶ Forward
 //!  master ══ link (preface of kind Message) ══▶ welcome ──▶ Forward ══ a thread for each stream ══▶ target
+//!  program ── TCP ──▶ Forward ══ a thread for each connection, which opens a stream ══▶ master ──▶ target
 //! ```
 //!
 //! Links do not depend on the control connection: it may run over an interface that has failed while others work. When it has ended,
 //! the tunnel ends with its last link.
 
 use std::io;
-use std::net::{IpAddr, TcpStream, ToSocketAddrs as _};
+use std::net::{IpAddr, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use ropewalk_lane::preface::{self, PREFACE_LEN};
-use ropewalk_message::{ByteStream, ByteStreamListener, Options, Passed};
-use ropewalk_proto::byte_stream::STREAMS_MAX;
-use ropewalk_proto::control::{ForwardOpen, ForwardOpened, TransferKind, TransferStatus};
-use ropewalk_proto::tunnel::allowed::Allowed;
-use ropewalk_proto::tunnel::{
-    CODE_BROKEN, CODE_UNREACHED, LOST_SECONDS, TARGETS_MAX, Target, target_of,
+use ropewalk_message::{ByteStreamListener, Options};
+use ropewalk_proto::control::{
+    ForwardListening, ForwardOpen, ForwardOpened, TransferKind, TransferStatus,
 };
+use ropewalk_proto::tunnel::allowed::Allowed;
+use ropewalk_proto::tunnel::listening::{Bind, Listening};
+use ropewalk_proto::tunnel::{LOST_SECONDS, Permitted, TARGETS_MAX, Target};
+use ropewalk_tunnel::{Bound, Counts, Served, accept_all, serve};
+use tokio::task::JoinSet;
 
 use crate::counts::Moved;
 use crate::host::Host;
 use crate::shared::Shared;
 use crate::{AgentError, interfaces, rails};
 
-/// One address of a target that does not answer costs at most this.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// Stack of a connection's thread: its buffers are on the heap, but modules of the system that resolve names run on it.
-const STACK_LEN: usize = 1 << 20;
+/// Stack of the thread that takes streams.
+const STACK_LEN: usize = 256 << 10;
 
 /// Time between two looks whether a tunnel without control has links.
 const LOOK: Duration = Duration::from_millis(200);
@@ -43,33 +43,33 @@ const LOOK: Duration = Duration::from_millis(200);
 /// Tunnels of one agent at once: each has threads, also without a connection.
 pub(crate) const FORWARDS_MAX: usize = 64;
 
-/// Connections of one tunnel at once, each with two threads and a descriptor: twice what its one socket has streams, as one that has ended
-/// may still be counted when the next begins. A peer with the secret could make further sockets.
-const CONNECTIONS_MAX: usize = 2 * STREAMS_MAX;
-
 /// See the module documentation.
 pub(crate) struct Forward {
     /// Of the secret of its links.
     pub key_id: [u8; 16],
-    listener: ByteStreamListener,
-    targets: Vec<Target>,
-    passed: Passed,
-    /// Connections at present, and all.
-    open: AtomicUsize,
-    taken: AtomicU64,
+    listener: Arc<ByteStreamListener>,
+    served: Arc<Served>,
+    /// Where it listens, for the log.
+    listening: Vec<String>,
+    /// Take connections of programs.
+    accepting: Mutex<JoinSet<()>>,
     began: Instant,
 }
 
 impl Forward {
-    /// Refuses what the operator has not allowed; then links may connect.
+    /// Refuses what the operator has not allowed, and listens; then links may connect. Needs a runtime.
     pub fn open(
         open: &ForwardOpen,
-        allowed: &Allowed,
+        permitted: &Permitted,
         host: &Host,
         reached_as: Option<IpAddr>,
     ) -> Result<(Arc<Self>, ForwardOpened), AgentError> {
         let refused = |text: String| AgentError::Refused(text);
-        let targets = targets(open, allowed)?;
+        if !(1..=TARGETS_MAX).contains(&(open.targets.len() + open.listens.len())) {
+            return Err(refused(format!("a tunnel has 1 to {TARGETS_MAX} forwards")));
+        }
+        let targets = targets(open, &permitted.targets)?;
+        let binds = binds(open, &permitted.listening)?;
         let Ok(secret) = <[u8; 32]>::try_from(open.secret.as_slice()) else {
             return Err(refused("the tunnel has no secret of 32 bytes".into()));
         };
@@ -89,23 +89,43 @@ impl Forward {
         let listener = ByteStreamListener::without_addresses(&options);
         let listener =
             listener.map_err(|error| refused(format!("the tunnel cannot begin: {error}")))?;
+        let bound = binds.iter().map(listen).collect::<Result<Vec<_>, _>>()?;
+        let listening: Vec<Vec<String>> = bound.iter().map(Bound::names).collect();
+        let (listener, counts) = (Arc::new(listener), Arc::<Counts>::default());
+        let mut accepting = JoinSet::new();
+        for (position, bound) in (0..).zip(bound) {
+            for one in bound.into_listeners() {
+                // What fails is said at the other end.
+                let taken = accept_all(one, position, listener.clone(), counts.clone(), drop);
+                accepting.spawn(taken);
+            }
+        }
         let forward = Arc::new(Self {
             key_id: preface::key_id(&secret),
             listener,
-            targets,
-            passed: Passed::default(),
-            open: AtomicUsize::new(0),
-            taken: AtomicU64::new(0),
+            served: Arc::new(Served {
+                targets,
+                counts,
+                say: Box::new(drop),
+            }),
+            listening: listening.concat(),
+            accepting: Mutex::new(accepting),
             began: Instant::now(),
         });
         let serving = forward.clone();
-        spawn("forward", move || serving.serve())
-            .map_err(|error| refused(format!("cannot start a thread: {error}")))?;
+        spawn("forward", move || {
+            serve(&serving.served, || serving.listener.accept_until(None));
+        })
+        .map_err(|error| refused(format!("cannot start a thread: {error}")))?;
         let is_restricted = !open.rails.is_empty();
         let found = interfaces::candidates(&usable, is_restricted, reached_as, host.port);
         let opened = ForwardOpened {
             addresses: found.iter().map(|(one, _)| one.to_string()).collect(),
             interfaces: found.iter().map(|(_, number)| *number).collect(),
+            listening: listening
+                .into_iter()
+                .map(|addresses| ForwardListening { addresses })
+                .collect(),
         };
         Ok((forward, opened))
     }
@@ -124,15 +144,20 @@ impl Forward {
     /// Bytes of all its connections: to its master's host, and from there.
     pub fn moved(&self) -> Moved {
         Moved {
-            sent: self.passed.to_stream.load(Ordering::Relaxed),
-            received: self.passed.from_stream.load(Ordering::Relaxed),
+            sent: self.served.counts.passed.to_stream.load(Ordering::Relaxed),
+            received: self
+                .served
+                .counts
+                .passed
+                .from_stream
+                .load(Ordering::Relaxed),
             delivered: 0,
         }
     }
 
     /// Connections at present.
     pub fn open_connections(&self) -> u64 {
-        self.open.load(Ordering::Relaxed) as u64
+        self.served.counts.open.load(Ordering::Relaxed)
     }
 
     /// One line for `status`.
@@ -144,15 +169,16 @@ impl Forward {
             sent: moved.sent,
             checked: moved.received,
             age: self.began.elapsed().as_nanos() as u64,
-            connections: self.taken.load(Ordering::Relaxed),
+            connections: self.served.counts.accepted.load(Ordering::Relaxed),
             open_connections: self.open_connections(),
             targets: self.targets(),
             ..TransferStatus::default()
         }
     }
 
-    /// Ends all connections. It is listed no more, and its bytes are among those of the agent.
+    /// Ends all connections, and listens no more. It is listed no more, and its bytes are among those of the agent.
     pub fn end(&self, shared: &Shared) {
+        self.accepting.lock().abort_all();
         self.listener.close();
         shared.host.counts.change(|totals| {
             if shared.forwards.lock().remove(&self.key_id).is_some() {
@@ -163,59 +189,10 @@ impl Forward {
 
     /// For the log.
     pub fn targets(&self) -> String {
-        let names: Vec<String> = self.targets.iter().map(Target::to_string).collect();
-        names.join(", ")
-    }
-
-    fn serve(self: Arc<Self>) {
-        while let Ok(stream) = self.listener.accept_until(None) {
-            if self.open.fetch_add(1, Ordering::Relaxed) >= CONNECTIONS_MAX {
-                self.open.fetch_sub(1, Ordering::Relaxed);
-                let text = format!("the tunnel has {CONNECTIONS_MAX} connections already");
-                stream.reset(CODE_UNREACHED, &text);
-                continue;
-            }
-            self.taken.fetch_add(1, Ordering::Relaxed);
-            let (own, kept) = (self.clone(), Arc::new(Mutex::new(Some(stream))));
-            let given = kept.clone();
-            let spawned = spawn("forward", move || {
-                let stream = given.lock().take();
-                if let Some(stream) = stream {
-                    own.connect(stream);
-                }
-                own.open.fetch_sub(1, Ordering::Relaxed);
-            });
-            if let Err(error) = spawned {
-                self.open.fetch_sub(1, Ordering::Relaxed);
-                // Dropped, its program would find an empty connection that ended well.
-                let stream = kept.lock().take();
-                let text = format!("the agent cannot start a thread for it: {error}");
-                if let Some(stream) = stream {
-                    stream.reset(CODE_UNREACHED, &text);
-                }
-            }
-        }
-    }
-
-    /// One connection, from its beginning to its end.
-    fn connect(&self, stream: ByteStream) {
-        let target = target_of(stream.greeting());
-        let target = target.and_then(|at| self.targets.get(at as usize));
-        let Some(target) = target else {
-            return stream.reset(CODE_UNREACHED, "the tunnel has no such target");
-        };
-        match reach(target) {
-            // What ended it is said to both ends.
-            Ok(socket) => drop(stream.join(socket, CODE_BROKEN, &self.passed)),
-            Err(error) => {
-                // A target that accepts and resets at once was reached, though the kernel may report that with the attempt.
-                let code = match error.kind() {
-                    io::ErrorKind::ConnectionReset => CODE_BROKEN,
-                    _ => CODE_UNREACHED,
-                };
-                stream.reset(code, &format!("{target}: {error}"));
-            }
-        }
+        let targets = self.served.targets.iter().map(Target::to_string);
+        let listening = self.listening.iter();
+        let listening = listening.map(|address| format!("its master from {address} of this host"));
+        targets.chain(listening).collect::<Vec<_>>().join(", ")
     }
 }
 
@@ -227,9 +204,6 @@ fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
 /// The targets that are asked for, all of which have to be allowed.
 fn targets(open: &ForwardOpen, allowed: &Allowed) -> Result<Vec<Target>, AgentError> {
     let refused = |text: String| Err(AgentError::Refused(text));
-    if open.targets.is_empty() || open.targets.len() > TARGETS_MAX {
-        return refused(format!("a tunnel has 1 to {TARGETS_MAX} targets"));
-    }
     let mut targets = Vec::new();
     for asked in &open.targets {
         let Some(target) = Target::new(&asked.host, asked.port) else {
@@ -246,19 +220,33 @@ fn targets(open: &ForwardOpen, allowed: &Allowed) -> Result<Vec<Target>, AgentEr
     Ok(targets)
 }
 
-/// Connects to the first address of a target that answers.
-fn reach(target: &Target) -> io::Result<TcpStream> {
-    let mut failed = io::Error::new(
-        io::ErrorKind::AddrNotAvailable,
-        "the host's name has no address",
-    );
-    for address in (target.host.as_str(), target.port).to_socket_addrs()? {
-        match TcpStream::connect_timeout(&address, CONNECT_TIMEOUT) {
-            Ok(socket) => return Ok(socket),
-            Err(error) => failed = error,
+/// Where the tunnel is to listen here, all of which has to be allowed.
+fn binds(open: &ForwardOpen, allowed: &Listening) -> Result<Vec<Bind>, AgentError> {
+    let bind = |asked: &ropewalk_proto::control::ForwardListen| {
+        let Some(bind) = Bind::new(&asked.host, asked.port) else {
+            let text = "the tunnel is to listen on what is no address and port";
+            return Err(AgentError::Refused(text.into()));
+        };
+        if allowed.permits(&bind) {
+            return Ok(bind);
         }
-    }
-    Err(failed)
+        let rule = match bind.port {
+            // A rule of its own for a port that the system chooses would be one for all.
+            0 => format!("{}*", bind.to_string().trim_end_matches('0')),
+            _ => bind.to_string(),
+        };
+        Err(AgentError::Refused(format!(
+            "this agent does not listen on {bind} for tunnels; its operator allows that with `ropewalk agent \
+             --forward-listen '{rule}'`, or reach the host over ssh"
+        )))
+    };
+    open.listens.iter().map(bind).collect()
+}
+
+fn listen(bind: &Bind) -> Result<Bound, AgentError> {
+    let addresses = ropewalk_tunnel::addresses(&bind.host, bind.port);
+    let bound = addresses.and_then(|addresses| ropewalk_tunnel::bind(&addresses));
+    bound.map_err(AgentError::Refused)
 }
 
 /// Ends a tunnel whose control connection has ended as soon as it has no link.

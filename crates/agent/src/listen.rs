@@ -11,7 +11,7 @@ use ropewalk_lane::control::accept;
 use ropewalk_lane::preface::{self, Kind, MacKey, PREFACE_LEN, Preface};
 use ropewalk_lane::{open_files, tls, unix};
 use ropewalk_proto::admission::Source;
-use ropewalk_proto::tunnel::allowed::Allowed;
+use ropewalk_proto::tunnel::Permitted;
 use ropewalk_store::{Access, Buffers, Roots};
 use tokio::io::AsyncReadExt as _;
 use tokio::sync::watch;
@@ -51,8 +51,8 @@ pub struct AgentConfig {
     pub log: Option<LogSink>,
     /// What it runs for streams; `None`: it takes part in none.
     pub stages: Option<StageConfig>,
-    /// What it connects to for tunnels.
-    pub forwards: Allowed,
+    /// Where it connects and listens for tunnels.
+    pub forwards: Permitted,
 }
 
 /// A pattern as a master names it, and the paths that it means or why there are none.
@@ -143,7 +143,7 @@ impl Agent {
             transfers: Mutex::default(),
             streams: Mutex::default(),
             stages: config.stages,
-            allowed: config.forwards,
+            permitted: config.forwards,
             forwards: Mutex::default(),
             masters: watch::Sender::new(0),
             shutdown: shutdown_seen,

@@ -54,7 +54,7 @@ impl Meter {
             streams: now.streams,
             tunnels: now.tunnels,
             tunnel_connections: now.tunnel_connections,
-            forwards: self.shared.allowed.rules(),
+            forwards: self.shared.permitted.targets.rules(),
             transfers_begun: now.transfers_begun,
             sent: now.moved.sent,
             received: now.moved.received,

@@ -539,8 +539,8 @@ impl Session {
                 let text = format!("this agent has {FORWARDS_MAX} tunnels already; end one first");
                 return Err(crate::AgentError::Refused(text));
             }
-            let (allowed, host) = (&shared.allowed, &shared.host);
-            let made = Forward::open(&open, allowed, host, reached_as);
+            let (permitted, host) = (&shared.permitted, &shared.host);
+            let made = Forward::open(&open, permitted, host, reached_as);
             made.inspect(|(forward, _)| {
                 let forward = forward.clone();
                 shared.forwards.lock().insert(forward.key_id, forward);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use ropewalk_lane::preface::MacKey;
-use ropewalk_proto::tunnel::allowed::Allowed;
+use ropewalk_proto::tunnel::Permitted;
 use tokio::sync::watch;
 
 use crate::door::Doors;
@@ -24,8 +24,8 @@ pub(crate) struct Shared {
     pub transfers: Mutex<HashMap<[u8; 16], Arc<Transfer>>>,
     pub streams: Mutex<HashMap<[u8; 16], Arc<Stream>>>,
     pub stages: Option<StageConfig>,
-    /// What tunnels may connect to, and those there are, by the ids of their keys.
-    pub allowed: Allowed,
+    /// What tunnels may do, and those there are, by the ids of their keys.
+    pub permitted: Permitted,
     pub forwards: Mutex<HashMap<[u8; 16], Arc<Forward>>>,
     /// Masters that are connected by a port and have proved the token.
     pub masters: watch::Sender<usize>,

@@ -14,7 +14,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
 use ropewalk_agent::{Agent, AgentConfig, AgentError, Rank, Seat, StageConfig};
+use ropewalk_proto::tunnel::Permitted;
 use ropewalk_proto::tunnel::allowed::{Allowed, Rule};
+use ropewalk_proto::tunnel::listening::{ListenRule, Listening};
 use ropewalk_proto::version::version;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -64,8 +66,8 @@ pub(crate) struct AgentArgs {
     token_file: Option<PathBuf>,
 
     /// A folder or file that may be read; with :rw, also written. May be repeated; nothing else is served. Not required with
-    /// --forward or --config
-    #[arg(long, value_name = "DIR[:rw]", required_unless_present_any = ["new_token", "one_shot", "config", "forward"])]
+    /// --forward, --forward-listen or --config
+    #[arg(long, value_name = "DIR[:rw]", required_unless_present_any = ["new_token", "one_shot", "config", "forward", "forward_listen"])]
     root: Vec<OsString>,
 
     /// Masters may run programs here (`ropewalk stream --exec`): a token then gives what a login of this user gives
@@ -76,6 +78,10 @@ pub(crate) struct AgentArgs {
     #[arg(long, value_name = "HOST:PORT")]
     forward: Vec<Rule>,
 
+    /// Tunnels may listen on PORT here (`ropewalk tunnel -R`), for programs of this host unless BIND is an address; * in place of either means any. May be repeated
+    #[arg(long, value_name = "[BIND:]PORT")]
+    forward_listen: Vec<ListenRule>,
+
     /// Metrics for Prometheus at http://ADDR:PORT/metrics, without authentication; may be repeated
     #[arg(long, value_name = "ADDR:PORT")]
     metrics: Vec<String>,
@@ -85,11 +91,11 @@ pub(crate) struct AgentArgs {
     config: Option<PathBuf>,
 
     /// Create FILE with a new token and exit; fails if FILE exists
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["listen", "token_file", "root", "forward", "metrics", "config"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["listen", "token_file", "root", "forward", "forward_listen", "metrics", "config"])]
     new_token: Option<PathBuf>,
 
     /// Serve one master: secret and roots come from standard input, and the agent ends with it
-    #[arg(long, hide = true, conflicts_with_all = ["listen", "token_file", "root", "forward", "new_token", "metrics", "config"])]
+    #[arg(long, hide = true, conflicts_with_all = ["listen", "token_file", "root", "forward", "forward_listen", "new_token", "metrics", "config"])]
     one_shot: bool,
 
     /// With --one-shot: listen on this host alone
@@ -131,6 +137,8 @@ Examples:
       listens on one address; /scratch may be written, too
   ropewalk agent --forward db:5432
       serves no files; `ropewalk tunnel` may connect from here to port 5432 of db
+  ropewalk agent --forward-listen 8080
+      `ropewalk tunnel -R` may listen on port 8080 of this host, for programs of this host
   ropewalk agents host
       what it is doing
 
@@ -161,6 +169,7 @@ struct ConfigFile {
     root: Vec<String>,
     run_programs: bool,
     forward: Vec<String>,
+    forward_listen: Vec<String>,
     metrics: Vec<String>,
 }
 
@@ -190,11 +199,17 @@ impl AgentArgs {
                 .collect::<Result<_, _>>()
                 .map_err(|error| Usage(anyhow::anyhow!("--config {shown}: forward {error}")))?;
         }
+        if self.forward_listen.is_empty() {
+            let rules = file.forward_listen.iter().map(|text| text.parse());
+            self.forward_listen = rules.collect::<Result<_, _>>().map_err(|error| {
+                Usage(anyhow::anyhow!("--config {shown}: forward-listen {error}"))
+            })?;
+        }
         self.token_file = self.token_file.or(file.token_file);
         self.run_programs |= file.run_programs;
-        if self.root.is_empty() && self.forward.is_empty() {
+        if self.root.is_empty() && self.forward.is_empty() && self.forward_listen.is_empty() {
             bail!(Usage(anyhow::anyhow!(
-                "--config {shown} has no root and no forward; write root = [\"/data\"] or forward = [\"db:5432\"], or give --root"
+                "--config {shown} has no root, no forward and no forward-listen; write root = [\"/data\"] or forward = [\"db:5432\"], or give --root"
             )));
         }
         Ok(self)
@@ -235,7 +250,10 @@ fn standing(args: &AgentArgs) -> Result<ExitCode> {
         expanded: Vec::new(),
         log: Some(Arc::new(service::log)),
         stages: Some(stages(args.run_programs)),
-        forwards: Allowed::Only(args.forward.clone()),
+        forwards: Permitted {
+            targets: Allowed::Only(args.forward.clone()),
+            listening: Listening::Only(args.forward_listen.clone()),
+        },
     };
     let agent = if args.listen.is_empty() {
         // No IPv6 shows only when one tries.
@@ -533,7 +551,7 @@ fn bind_first(
             log: None,
             // The master that started it has the user's login here.
             stages: Some(stages(true)),
-            forwards: Allowed::Anything,
+            forwards: Permitted::anything(),
         })
     };
     let (first, others) = hosts.split_first().expect("at least one address");

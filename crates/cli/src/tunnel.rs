@@ -1,14 +1,16 @@
 //! `tunnel`: TCP ports of this host that lead to targets of another one, over all interfaces.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs as _};
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 use clap::Args;
 use ropewalk_master::request::{NodeRequest, Options, Rails};
-use ropewalk_master::{Cancel, ForwardRequest, TunnelEvent, TunnelRequest};
+use ropewalk_master::{
+    Cancel, ForwardRequest, RemoteRequest, TunnelEvent, TunnelRequest, listening_addresses,
+};
 use ropewalk_proto::codes::EXIT_USAGE;
 use ropewalk_proto::report::ErrorKind;
+use ropewalk_proto::tunnel::listening::Bind;
 use ropewalk_proto::tunnel::report::{TunnelCarried, TunnelReport};
 use ropewalk_proto::tunnel::{TARGETS_MAX, Target};
 use tokio::sync::mpsc;
@@ -27,7 +29,7 @@ use self::show::Show;
 #[derive(Args, Clone, Debug)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct TunnelArgs {
-    /// Host whose agent connects to the targets, named as in `copy`: b, me@b, b:7420 (a running agent), localhost
+    /// Host whose agent connects to the targets, or listens for -R, named as in `copy`: b, me@b, b:7420 (a running agent), localhost
     #[arg(value_name = "NODE")]
     node: String,
 
@@ -35,8 +37,14 @@ pub(crate) struct TunnelArgs {
     ///
     /// Without BIND only programs of this host can connect; BIND is a name or address of this host, * for all. Port 0 lets the system
     /// choose. IPv6 addresses need brackets
-    #[arg(value_name = "[BIND:]PORT:HOST:HOSTPORT", required = true, value_parser = forward)]
+    #[arg(value_name = "[BIND:]PORT:HOST:HOSTPORT", required_unless_present = "remote", value_parser = forward)]
     forwards: Vec<ForwardRequest>,
+
+    /// A port of NODE, and the host and port that connections to it go on to, as this host finds them; may be repeated
+    ///
+    /// As `ssh -R`: BIND and port 0 as above, of NODE. A standing agent listens where its operator allows it
+    #[arg(short = 'R', long, value_name = "[BIND:]PORT:HOST:HOSTPORT", value_parser = remote)]
+    remote: Vec<RemoteRequest>,
 
     /// Network interfaces side by side: auto, one or a list
     ///
@@ -59,21 +67,24 @@ pub(crate) struct TunnelArgs {
 }
 
 const EXAMPLES: &str = "\
-As `ssh -L`, with all interfaces of both hosts as rails: the bytes of one connection are spread over
-them, and when an interface fails, connections go on over the others. A rail that is silent is left
-within 1.5 s and tried again until it works. When no rail has worked for 10 s, the tunnel ends with
-status 1. The control connection may fail, too: bytes do not depend on it.
+As `ssh -L` and -R, with all interfaces of both hosts as rails: the bytes of one connection are
+spread over them, and when an interface fails, connections go on over the others. A rail that is
+silent is left within 1.5 s and tried again until it works. When no rail has worked for 10 s, the
+tunnel ends with status 1. The control connection may fail, too: bytes do not depend on it.
 
-The agent of NODE connects to HOST:HOSTPORT. If that fails, the connection to PORT is reset. An
-agent that is started over ssh connects wherever its user may; a standing agent only where its
-operator allows it (`ropewalk agent --forward HOST:PORT`). NODE needs a TCP port that this host
-reaches: that of a standing agent, or one of --ports.
+The agent of NODE connects to HOST:HOSTPORT; for -R it listens, and this host connects. If that
+fails, the connection to PORT is reset. An agent that is started over ssh connects and listens
+wherever its user may; a standing agent only where its operator allows it (`ropewalk agent --forward
+HOST:PORT`, --forward-listen [BIND:]PORT). NODE needs a TCP port that this host reaches: that of a
+standing agent, or one of --ports.
 
 Examples:
   ropewalk tunnel b 8080:localhost:80
       http://localhost:8080/ is the web server of b
   ropewalk tunnel b 5432:db:5432 6379:cache:6379
       two ports; db and cache are hosts in the network of b
+  ropewalk tunnel b -R 8080:localhost:3000
+      http://localhost:8080/ on b is port 3000 of this host
   ropewalk tunnel b:7420 '*:2049:localhost:2049'
       through a standing agent; other hosts may connect to port 2049 of this one
   ropewalk tunnel --rails eth0,eth1 b '[::1]:0:[fd00::7]:22'
@@ -82,7 +93,7 @@ Examples:
 Exit status: 1 the node is lost, 2 usage, 4 refused or not reached, 130 ended by Ctrl-C or SIGTERM.";
 
 /// Reads `[BIND:]PORT:HOST:HOSTPORT`.
-fn forward(text: &str) -> Result<ForwardRequest, String> {
+fn both(text: &str) -> Result<(Bind, Target), String> {
     let wrong =
         || format!("`{text}`: write [BIND:]PORT:HOST:HOSTPORT, for instance 8080:localhost:80");
     // The target is what stands behind the last colon but one outside brackets.
@@ -95,34 +106,29 @@ fn forward(text: &str) -> Result<ForwardRequest, String> {
         .and_then(|at| Some((text.get(..at)?, text.get(at..)?.strip_prefix(':')?)))
         .ok_or_else(wrong)?;
     let target: Target = target.parse().map_err(|error| format!("{error}"))?;
-    let (bind, port) = own.rsplit_once(':').unwrap_or(("localhost", own));
+    let Some((bind, port)) = own.rsplit_once(':') else {
+        let port = own.parse().map_err(|_| wrong())?;
+        return Ok((Bind::loopback(port), target));
+    };
     let port: u16 = port.parse().map_err(|_| wrong())?;
     let bind = match bind.strip_prefix('[') {
         Some(rest) => rest.strip_suffix(']').ok_or_else(wrong)?,
         None if bind.contains(':') => return Err(wrong()),
         None => bind,
     };
-    let listen = addresses(bind, port)?;
+    let bind = Bind::new(bind, port.into()).ok_or_else(wrong)?;
+    Ok((bind, target))
+}
+
+fn forward(text: &str) -> Result<ForwardRequest, String> {
+    let (bind, target) = both(text)?;
+    let listen = listening_addresses(&bind.host, bind.port)?;
     Ok(ForwardRequest { listen, target })
 }
 
-/// Where to listen.
-fn addresses(bind: &str, port: u16) -> Result<Vec<SocketAddr>, String> {
-    let both = |v4: Ipv4Addr, v6: Ipv6Addr| -> Vec<SocketAddr> {
-        [IpAddr::V4(v4), IpAddr::V6(v6)]
-            .map(|ip| SocketAddr::new(ip, port))
-            .into()
-    };
-    match bind {
-        "localhost" => Ok(both(Ipv4Addr::LOCALHOST, Ipv6Addr::LOCALHOST)),
-        "" | "*" => Ok(both(Ipv4Addr::UNSPECIFIED, Ipv6Addr::UNSPECIFIED)),
-        name => match (name, port).to_socket_addrs() {
-            Ok(found) => Ok(found.collect()),
-            Err(error) => Err(format!(
-                "`{name}` is no name or address of this host: {error}"
-            )),
-        },
-    }
+fn remote(text: &str) -> Result<RemoteRequest, String> {
+    let (bind, target) = both(text)?;
+    Ok(RemoteRequest { bind, target })
 }
 
 impl TunnelArgs {
@@ -136,7 +142,7 @@ impl TunnelArgs {
                 reaches.len()
             );
         }
-        if self.forwards.len() > TARGETS_MAX {
+        if self.forwards.len() + self.remote.len() > TARGETS_MAX {
             bail!("a tunnel has at most {TARGETS_MAX} forwards; start another one");
         }
         let name = name(&reaches, 0);
@@ -158,6 +164,7 @@ impl TunnelArgs {
             node,
             options,
             forwards: self.forwards.clone(),
+            remotes: self.remote.clone(),
         })
     }
 }
@@ -228,6 +235,8 @@ fn carried(now: &TunnelCarried) -> Carried {
 
 #[cfg(test)]
 mod tests {
+    use std::net::SocketAddr;
+
     use super::*;
 
     fn read(text: &str) -> Option<(Vec<String>, String)> {

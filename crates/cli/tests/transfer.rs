@@ -291,7 +291,7 @@ fn program(place: &Place, runtime: &tokio::runtime::Runtime) -> (u16, ropewalk_s
         expanded: Vec::new(),
         log: None,
         stages: None,
-        forwards: ropewalk_proto::tunnel::allowed::Allowed::nothing(),
+        forwards: ropewalk_proto::tunnel::Permitted::nothing(),
     };
     let agent = ropewalk_agent::Agent::bind(config).unwrap();
     let (port, buffers) = (agent.addresses()[0].port(), agent.buffers());

@@ -224,6 +224,115 @@ fn resets_are_passed_on() {
     assert_eq!(report["notes"].as_array().unwrap().len(), 1, "{report:#}");
 }
 
+/// Of a remote forward the node listens and this host connects: all that connections can do, beside a forward the other way; targets that refuse are
+/// named, and when the tunnel has ended nothing listens.
+#[test]
+fn remote_forwards_are_carried() {
+    let place = Place::new();
+    let (target, none) = (echo(), refusing());
+    let remote = [format!("0:{target}"), format!("127.0.0.1:0:{none}")];
+    let words = [
+        "localhost",
+        "-R",
+        &remote[0],
+        &format!("0:{target}"),
+        "-R",
+        &remote[1],
+    ];
+    let mut tunnel = Tunnel::start(&place, &words);
+    let all = family(tunnel.moving.child.id() as i32);
+    assert_echoes(&tunnel.connect(0));
+    assert_echoes(&tunnel.connect(1));
+    let large = bytes(16 << 20, 1);
+    assert!(around(&tunnel.connect(1), &large) == large);
+    thread::scope(|scope| {
+        for seed in 0..40 {
+            let tunnel = &tunnel;
+            scope.spawn(move || {
+                let data = bytes(20_011 * seed, seed as u64);
+                assert!(around(&tunnel.connect(1), &data) == data, "{seed}");
+            });
+        }
+    });
+    assert_reset(&tunnel.connect(2));
+    let note = tunnel.moving.event("note");
+    let message = note["message"].as_str().unwrap();
+    assert!(message.contains(&none), "{message}");
+    let open = tunnel.connect(1);
+    assert_echoes(&open);
+    tunnel.interrupt();
+    let listen = tunnel.listen.clone();
+    let (status, report) = tunnel.moving.end();
+    assert_eq!(status, 130);
+    assert_reset(&open);
+    assert_documented(&report);
+    let remote = report["forwards"].as_array().unwrap().iter();
+    let remote: Vec<bool> = remote.map(|one| one["remote"] == true).collect();
+    assert_eq!(remote, [false, true, true]);
+    assert_eq!(
+        (&report["connections"], &report["reset_connections"]),
+        (&45.into(), &1.into())
+    );
+    assert_gone(&all);
+    for address in &listen {
+        assert!(TcpStream::connect(address).is_err(), "{address}");
+    }
+}
+
+/// A standing agent listens where its operator allows it, and nowhere else, and no longer than the command is there.
+#[test]
+fn agents_listen_where_they_are_allowed_to() {
+    let place = Place::new();
+    let token = place.make_token();
+    let target = echo();
+    let agent = |words: &[&str]| {
+        let mut command = place.command();
+        command.args(["agent", "--while-stdin", "--listen", "127.0.0.1:0"]);
+        start_agent({
+            command.args(words);
+            command
+        })
+    };
+    let one = refusing();
+    let port = one.rsplit_once(':').unwrap().1;
+    let strict = agent(&["--forward", &target]);
+    let open = agent(&["--forward-listen", port]);
+    let options = place.path("options.toml");
+    let text = format!(
+        "token-file = '{}'\nforward-listen = ['*']\n",
+        token.display()
+    );
+    std::fs::write(&options, text).unwrap();
+    let by_file = agent(&["--config", options.to_str().unwrap()]);
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = taken.local_addr().unwrap().port();
+    for (agent, bind, said) in [
+        (&strict, "0", "--forward-listen 'localhost:*'"),
+        (&open, "0", "does not listen on localhost:0 for tunnels"),
+        (&open, &format!("*:{port}"), "--forward-listen '*:"),
+        (&by_file, "127.0.0.1:0", "--forward-listen '127.0.0.1:*'"),
+        (
+            &by_file,
+            &taken.to_string(),
+            "another program listens there",
+        ),
+    ] {
+        let at = format!("127.0.0.1:{}", agent.port);
+        let ran = run(&place, &[&at, "-R", &format!("{bind}:{target}")]);
+        ran.assert_status(4).assert_says(said);
+    }
+    for (agent, bind) in [(&open, port), (&by_file, "0")] {
+        let at = format!("127.0.0.1:{}", agent.port);
+        let tunnel = Tunnel::start(&place, &[&at, "-R", &format!("{bind}:{target}")]);
+        assert_echoes(&tunnel.connect(0));
+        // Its agent finds the command gone, and leaves the port to others.
+        kill_at_once(&[tunnel.moving.child.id() as i32]);
+        wait_for("the port to be free", || {
+            TcpStream::connect(&tunnel.listen[0]).err()
+        });
+    }
+}
+
 /// A standing agent connects where its operator allows it, and nowhere else; its file of options may say so.
 #[test]
 fn agents_forward_where_they_are_allowed_to() {

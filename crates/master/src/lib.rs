@@ -46,12 +46,13 @@ pub use members::{Joined, Joining, Members, MembersError};
 pub use query::{query_agent, query_cancel, query_status};
 pub use request::Request;
 pub use ropewalk_statefile::StateError;
+pub use ropewalk_tunnel::addresses as listening_addresses;
 pub use rounds::{run, run_with};
 pub use sharing::clear_paths;
 pub use speeds::{Hints, remembered_speeds};
 pub use standing::{JobError, StandingMaster, job_key, report_of};
 pub use streaming::{StageProgram, StreamEvent, StreamRequest, stream};
-pub use tunneling::{ForwardRequest, TunnelEvent, TunnelRequest, tunnel};
+pub use tunneling::{ForwardRequest, RemoteRequest, TunnelEvent, TunnelRequest, tunnel};
 
 /// Why an agent cannot be used.
 #[derive(Debug, thiserror::Error)]

@@ -1,24 +1,26 @@
-//! Runs one tunnel: listens, has the node's agent connect to the targets, and passes connections on over all rails.
+//! Runs one tunnel: listens, has the node's agent connect to the targets, and passes connections on over all rails. Of remote forwards
+//! the agent listens, and this end connects.
 //!
 //! Bytes of a tunnel do not depend on its control connection, which may run over an interface that has failed while others work: once
 //! the rails are connected, the message socket alone says when the tunnel is over.
 
-use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use ropewalk_lane::preface;
-use ropewalk_message::{ByteStreams, MessageError, Options as RailOptions, Passed, RailReport};
-use ropewalk_proto::byte_stream::{CODE_PROGRAM, STREAMS_MAX};
-use ropewalk_proto::control::{self, ForwardOpen, ForwardOpened, ToAgent, from_agent, to_agent};
+use ropewalk_message::{ByteStreams, MessageError, Options as RailOptions, RailReport};
+use ropewalk_proto::control::{
+    self, ForwardListening, ForwardOpen, ForwardOpened, ToAgent, from_agent, to_agent,
+};
 use ropewalk_proto::coordinator::Rails;
 use ropewalk_proto::report::{ErrorKind, Event, Outcome};
+use ropewalk_proto::tunnel::listening::Bind;
 use ropewalk_proto::tunnel::report::{TunnelCarried, TunnelForward, TunnelRail, TunnelReport};
 use ropewalk_proto::tunnel::watch::{NOTES_MAX, Seen, Watch};
-use ropewalk_proto::tunnel::{CODE_BROKEN, CODE_UNREACHED, LOST_SECONDS, Target, greeting};
-use tokio::net::TcpListener;
+use ropewalk_proto::tunnel::{LOST_SECONDS, Target};
+use ropewalk_tunnel::{Bound, Counts, Served, accept_all, bind, serve};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::JoinSet;
 
@@ -27,10 +29,8 @@ use crate::drive::Cancel;
 use crate::reach::{Reached, describe, reach_each, send_away};
 use crate::request::{NodeRequest, Options, Reach};
 
-mod listen;
 mod rails;
 
-use listen::{Bound, bind};
 use rails::{Rail, rails};
 
 /// Time between two events with the state of the tunnel.
@@ -45,10 +45,7 @@ const RESET_TIMEOUT: Duration = Duration::from_millis(500);
 /// Time between two looks whether they have.
 const RESET_LOOK: Duration = Duration::from_millis(5);
 
-/// After a failed accept: descriptors are likely to be used up.
-const REST: Duration = Duration::from_millis(50);
-
-/// Stack of a connection's thread: its buffers are on the heap.
+/// Stack of the thread that takes streams of the node.
 const STACK_LEN: usize = 256 << 10;
 
 /// A tunnel to be run.
@@ -58,11 +55,22 @@ pub struct TunnelRequest {
     pub node: NodeRequest,
     /// How it is reached; `plain` and `rails` are of the tunnel, too.
     pub options: Options,
-    /// What is forwarded, at most [`TARGETS_MAX`](ropewalk_proto::tunnel::TARGETS_MAX).
+    /// What is forwarded from this host; with those below at most [`TARGETS_MAX`](ropewalk_proto::tunnel::TARGETS_MAX).
     pub forwards: Vec<ForwardRequest>,
+    /// What is forwarded from the node's host to targets that this host finds.
+    pub remotes: Vec<RemoteRequest>,
 }
 
-/// One forward.
+/// One forward from the node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RemoteRequest {
+    /// Where the node's agent listens.
+    pub bind: Bind,
+    /// Where connections go on to from this host.
+    pub target: Target,
+}
+
+/// One forward from this host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ForwardRequest {
     /// Addresses to listen on; with port 0 the system chooses one for all of them. The first must be there, others may be missing.
@@ -113,7 +121,8 @@ pub async fn tunnel(
         seconds: began.elapsed().as_secs_f64(),
         ..TunnelReport::refused(&node, kind, text)
     };
-    let bound = match bind(&request.forwards) {
+    let bound = request.forwards.iter().map(|one| bind(&one.listen));
+    let bound: Vec<Bound> = match bound.collect() {
         Ok(bound) => bound,
         Err(text) => return refused(ErrorKind::Refused, &text),
     };
@@ -140,8 +149,10 @@ pub async fn tunnel(
         inputs,
         rails,
         streams,
+        listening,
     } = opened;
-    let running = Running::new(&request, bound.named(), rails, streams, events);
+    let forwards = named(&request, &bound, listening);
+    let running = Running::new(&request, forwards, rails, streams, events);
     let (kind, text) = running.run(bound, inputs, &cancel).await;
     let report = TunnelReport {
         outcome: match kind {
@@ -158,6 +169,24 @@ pub async fn tunnel(
     running.closed().await;
     connections.close().await;
     report
+}
+
+/// All forwards, with the ports that were chosen.
+fn named(
+    request: &TunnelRequest,
+    bound: &[Bound],
+    listening: Vec<ForwardListening>,
+) -> Vec<TunnelForward> {
+    let forward = |remote, listen, target: &Target| TunnelForward {
+        remote,
+        listen,
+        target: target.to_string(),
+    };
+    let own = request.forwards.iter().zip(bound);
+    let own = own.map(|(asked, bound)| forward(false, bound.names(), &asked.target));
+    let remote = request.remotes.iter().zip(listening);
+    let remote = remote.map(|(asked, there)| forward(true, there.addresses, &asked.target));
+    own.chain(remote).collect()
 }
 
 /// Why a tunnel did not begin.
@@ -183,6 +212,8 @@ struct Opened {
     inputs: UnboundedReceiver<Input>,
     rails: Vec<Rail>,
     streams: Arc<ByteStreams>,
+    /// Where it listens.
+    listening: Vec<ForwardListening>,
 }
 
 async fn open(
@@ -223,15 +254,17 @@ async fn open(
         Err(Unopened::new(ErrorKind::Unreachable, text))
     });
     let connected = match opened {
-        Ok(opened) => connect(request, at, &opened, secret).await,
+        Ok(opened) => (connect(request, at, &opened, secret).await)
+            .map(|(rails, streams)| (rails, streams, opened.listening)),
         Err(unopened) => Err(unopened),
     };
     match connected {
-        Ok((rails, streams)) => Ok(Opened {
+        Ok((rails, streams, listening)) => Ok(Opened {
             connections,
             inputs,
             rails,
             streams: Arc::new(streams),
+            listening,
         }),
         Err(unopened) => {
             connections.close().await;
@@ -249,6 +282,10 @@ fn asked(request: &TunnelRequest, secret: &[u8; 32]) -> ForwardOpen {
             host: forward.target.host.clone(),
             port: forward.target.port.into(),
         });
+    let listens = request.remotes.iter().map(|remote| control::ForwardListen {
+        host: remote.bind.host.clone(),
+        port: remote.bind.port.into(),
+    });
     let rails = match &request.options.rails {
         Rails::Only(names) => names.clone(),
         Rails::All | Rails::One => Vec::new(),
@@ -258,6 +295,7 @@ fn asked(request: &TunnelRequest, secret: &[u8; 32]) -> ForwardOpen {
         plain: request.options.plain,
         targets: targets.collect(),
         rails,
+        listens: listens.collect(),
     }
 }
 
@@ -294,6 +332,11 @@ async fn connect(
     secret: [u8; 32],
 ) -> Result<(Vec<Rail>, ByteStreams), Unopened> {
     let name = &request.node.name;
+    if opened.listening.len() != request.remotes.len() {
+        let text =
+            format!("{name}: its Ropewalk is older and does not listen for tunnels; update it");
+        return Err(Unopened::new(ErrorKind::Refused, text));
+    }
     let rails = rails(&request.options.rails, at, opened)
         .map_err(|text| Unopened::new(ErrorKind::Refused, format!("{name}: {text}")))?;
     let options = RailOptions {
@@ -323,25 +366,13 @@ async fn connect(
     }
 }
 
-/// Counts of all connections.
-#[derive(Debug, Default)]
-struct Counts {
-    accepted: AtomicU64,
-    open: AtomicU64,
-    reset: AtomicU64,
-    passed: Passed,
-}
-
-impl Counts {
-    fn carried(&self) -> TunnelCarried {
-        let count = |of: &AtomicU64| of.load(Ordering::Relaxed);
-        TunnelCarried {
-            connections: count(&self.accepted),
-            open_connections: count(&self.open),
-            reset_connections: count(&self.reset),
-            sent_bytes: count(&self.passed.to_stream),
-            received_bytes: count(&self.passed.from_stream),
-        }
+fn carried(counts: &Counts) -> TunnelCarried {
+    TunnelCarried {
+        connections: counts.accepted.load(Ordering::Relaxed),
+        open_connections: counts.open.load(Ordering::Relaxed),
+        reset_connections: counts.reset.load(Ordering::Relaxed),
+        sent_bytes: counts.passed.to_stream.load(Ordering::Relaxed),
+        received_bytes: counts.passed.from_stream.load(Ordering::Relaxed),
     }
 }
 
@@ -350,6 +381,8 @@ struct Running {
     node: String,
     encrypted: bool,
     forwards: Vec<TunnelForward>,
+    /// Of remote forwards.
+    targets: Vec<Target>,
     names: Vec<String>,
     streams: Arc<ByteStreams>,
     counts: Arc<Counts>,
@@ -370,6 +403,11 @@ impl Running {
             node: request.node.name.clone(),
             encrypted: !request.options.plain,
             forwards,
+            targets: request
+                .remotes
+                .iter()
+                .map(|one| one.target.clone())
+                .collect(),
             names: rails.iter().map(Rail::to_string).collect(),
             streams,
             counts: Arc::default(),
@@ -382,21 +420,22 @@ impl Running {
     /// Until it is over: of which kind the reason is, and in words.
     async fn run(
         &self,
-        bound: Bound,
+        bound: Vec<Bound>,
         mut inputs: UnboundedReceiver<Input>,
         cancel: &Cancel,
     ) -> (ErrorKind, String) {
         let (failed, mut failures) = unbounded_channel();
         let mut accepting = JoinSet::new();
-        for (listener, target) in bound.into_listeners() {
-            let (streams, counts) = (self.streams.clone(), self.counts.clone());
-            accepting.spawn(accept_all(
-                listener,
-                target,
-                streams,
-                counts,
-                failed.clone(),
-            ));
+        let say = move |text: String| drop(failed.send(text));
+        for (target, bound) in (0..).zip(bound) {
+            for listener in bound.into_listeners() {
+                let (streams, counts) = (self.streams.clone(), self.counts.clone());
+                let taking = accept_all(listener, target, streams, counts, say.clone());
+                accepting.spawn(taking);
+            }
+        }
+        if let Err(text) = self.serve(say) {
+            return (ErrorKind::Other, text);
         }
         let mut watch = Watch::new(self.names.clone());
         let seen = self.look();
@@ -434,6 +473,25 @@ impl Running {
                 Some(failure) = failures.recv() => self.note(failure),
             }
         }
+    }
+
+    /// Connects streams that the node opens to the targets of this host, and to no others. Without such targets none is taken.
+    fn serve(&self, say: impl Fn(String) + Send + Sync + 'static) -> Result<(), String> {
+        if self.targets.is_empty() {
+            return Ok(());
+        }
+        let served = Arc::new(Served {
+            targets: self.targets.clone(),
+            counts: self.counts.clone(),
+            say: Box::new(say),
+        });
+        let streams = self.streams.clone();
+        let thread = std::thread::Builder::new().name("tunnel".into());
+        let taking = move || serve(&served, || streams.accept());
+        let started = thread.stack_size(STACK_LEN).spawn(taking);
+        started
+            .map(drop)
+            .map_err(|error| format!("cannot start a thread: {error}"))
     }
 
     /// Returns when no connection is open.
@@ -492,7 +550,7 @@ impl Running {
     fn progress(&self) {
         let _ = self.events.send(TunnelEvent::Progress {
             seconds: self.started.elapsed().as_secs_f64(),
-            carried: self.counts.carried(),
+            carried: carried(&self.counts),
             rails: self.rails(),
         });
     }
@@ -501,79 +559,10 @@ impl Running {
         TunnelReport {
             encrypted: self.encrypted,
             forwards: self.forwards.clone(),
-            carried: self.counts.carried(),
+            carried: carried(&self.counts),
             rails: self.rails(),
             notes: self.notes.lock().clone(),
             ..TunnelReport::refused(&self.node, ErrorKind::Other, "")
         }
-    }
-}
-
-/// Takes connections of one listener, for good. Each has threads of its own.
-async fn accept_all(
-    listener: TcpListener,
-    target: u32,
-    streams: Arc<ByteStreams>,
-    counts: Arc<Counts>,
-    failed: UnboundedSender<String>,
-) {
-    loop {
-        let socket = match listener.accept().await {
-            Ok((socket, _)) => socket.into_std(),
-            Err(error) => Err(error),
-        };
-        let Ok(socket) = socket else {
-            tokio::time::sleep(REST).await;
-            continue;
-        };
-        // One that is closed before it is passed on is reset.
-        let _ = socket2::SockRef::from(&socket).set_linger(Some(Duration::ZERO));
-        counts.accepted.fetch_add(1, Ordering::Relaxed);
-        let open = counts.open.fetch_add(1, Ordering::Relaxed);
-        let (streams, own, failed) = (streams.clone(), counts.clone(), failed.clone());
-        let work = move || {
-            let ended = match open < STREAMS_MAX as u64 {
-                true => pass_on(socket, target, &streams, &own),
-                false => Err(MessageError::TooManyStreams(STREAMS_MAX).into_io()),
-            };
-            if let Err(error) = ended {
-                own.reset.fetch_add(1, Ordering::Relaxed);
-                if let Some(text) = fault_of_target(&error) {
-                    let _ = failed.send(text);
-                }
-            }
-            own.open.fetch_sub(1, Ordering::Relaxed);
-        };
-        let thread = std::thread::Builder::new().name("tunnel".into());
-        if thread.stack_size(STACK_LEN).spawn(work).is_err() {
-            counts.reset.fetch_add(1, Ordering::Relaxed);
-            counts.open.fetch_sub(1, Ordering::Relaxed);
-        }
-    }
-}
-
-/// One connection, from its beginning to its end.
-fn pass_on(
-    socket: std::net::TcpStream,
-    target: u32,
-    streams: &ByteStreams,
-    counts: &Counts,
-) -> io::Result<()> {
-    match streams.open(&greeting(target)) {
-        Ok(stream) => stream.join(socket, CODE_BROKEN, &counts.passed),
-        // Dropping the connection resets it.
-        Err(error) => Err(error.into_io()),
-    }
-}
-
-/// What the user should know: why a target was not reached, or that there are too many connections.
-fn fault_of_target(error: &io::Error) -> Option<String> {
-    let inner = error.get_ref()?.downcast_ref::<MessageError>()?;
-    match inner {
-        MessageError::Reset { code, text } if *code == CODE_PROGRAM + u64::from(CODE_UNREACHED) => {
-            Some(format!("a connection was reset: {text}"))
-        }
-        MessageError::TooManyStreams(_) => Some(inner.to_string()),
-        _ => None,
     }
 }

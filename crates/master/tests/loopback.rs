@@ -12,7 +12,7 @@ use ropewalk_master::request::{
 use ropewalk_master::{Cancel, Joining, Members, Request, query_cancel, query_status};
 use ropewalk_model::Range;
 use ropewalk_proto::report::{Event, Outcome, Report};
-use ropewalk_proto::tunnel::allowed::Allowed;
+use ropewalk_proto::tunnel::Permitted;
 use tokio::sync::{mpsc, oneshot};
 
 const TOKEN: [u8; 32] = [7; 32];
@@ -32,7 +32,7 @@ impl TestAgent {
             expanded: Vec::new(),
             log: None,
             stages: None,
-            forwards: Allowed::nothing(),
+            forwards: Permitted::nothing(),
         };
         let agent = Agent::bind(config).unwrap();
         let port = agent.addresses()[0].port();

@@ -5,7 +5,9 @@
 //!                         └──────── control connection: which targets; not needed once a rail works ────────┘
 //! ```
 //!
-//! Decided here: what an operator lets tunnels connect to ([`allowed`]), which pairs of interfaces are rails ([`pairing`]), and
+//! Of a remote forward programs connect to the agent, and the command to the target.
+//!
+//! Decided here: what an operator lets tunnels connect to ([`allowed`]) and listen on ([`listening`]), which pairs of interfaces are rails ([`pairing`]), and
 //! what is said of rails and the control connection while a tunnel runs ([`watch`]).
 
 use std::fmt;
@@ -13,11 +15,12 @@ use std::net::Ipv6Addr;
 use std::str::FromStr;
 
 pub mod allowed;
+pub mod listening;
 pub mod pairing;
 pub mod report;
 pub mod watch;
 
-/// Targets of one tunnel.
+/// Forwards of one tunnel, both ways together.
 pub const TARGETS_MAX: usize = 64;
 
 /// Longest name of a host in the DNS.
@@ -32,7 +35,36 @@ pub const CODE_UNREACHED: u32 = 1;
 /// Code of a byte stream whose TCP connection broke or was reset, at either end: the programs know.
 pub const CODE_BROKEN: u32 = 2;
 
-/// Where connections of a tunnel go on to, as the agent's host finds it.
+/// What tunnels may do on an agent's host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Permitted {
+    /// Where they connect to.
+    pub targets: allowed::Allowed,
+    /// Where they listen.
+    pub listening: listening::Listening,
+}
+
+impl Permitted {
+    /// Nothing.
+    #[must_use]
+    pub fn nothing() -> Self {
+        Self {
+            targets: allowed::Allowed::nothing(),
+            listening: listening::Listening::nowhere(),
+        }
+    }
+
+    /// All that the agent's user may do: its master has that user's login.
+    #[must_use]
+    pub fn anything() -> Self {
+        Self {
+            targets: allowed::Allowed::Anything,
+            listening: listening::Listening::Anything,
+        }
+    }
+}
+
+/// Where connections of a tunnel go on to, as the host finds it that connects: the agent's, of a remote forward the command's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
     /// Name or address, without brackets.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 
 use ropewalk_agent::AgentConfig;
-use ropewalk_proto::tunnel::allowed::Allowed;
+use ropewalk_proto::tunnel::Permitted;
 use ropewalk_store::{Buffer, Buffers};
 use tokio::sync::oneshot;
 
@@ -69,7 +69,7 @@ impl Agent {
             expanded: Vec::new(),
             log: None,
             stages: None,
-            forwards: Allowed::nothing(),
+            forwards: Permitted::nothing(),
         })?;
         let (addresses, buffers) = (agent.addresses(), agent.buffers());
         let runtime = runtime()?;

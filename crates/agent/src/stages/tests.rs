@@ -39,7 +39,7 @@ impl Bench {
                 runs_programs: true,
                 cache: None,
             }),
-            forwards: ropewalk_proto::tunnel::allowed::Allowed::nothing(),
+            forwards: ropewalk_proto::tunnel::Permitted::nothing(),
         };
         let agent = Agent::bind(config).unwrap();
         Self { folder, agent }

@@ -114,7 +114,13 @@ impl Show {
                 for forward in forwards {
                     let (listen, target) = (forward.listen.join(" and "), &forward.target);
                     let node = escape::line(&self.node);
-                    let line = format!("listening on {listen}, to {target} from {node}");
+                    let line = match forward.remote {
+                        true => format!(
+                            "{node} listens on {}, to {target} from here",
+                            escape::line(&listen)
+                        ),
+                        false => format!("listening on {listen}, to {target} from {node}"),
+                    };
                     self.printer.line(line);
                 }
             }

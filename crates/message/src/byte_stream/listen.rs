@@ -4,9 +4,9 @@ use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use ropewalk_lane::preface::PREFACE_LEN;
 use ropewalk_proto::byte_stream::Side;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -27,10 +27,15 @@ pub struct ByteStreamListener {
     listener: Arc<Listener>,
 }
 
+/// How long opening a stream waits for a peer: the connecting end may know of the connection before the listening one does.
+const PEER_TIMEOUT: Duration = Duration::from_secs(5);
+
 struct Desk {
     arrivals: Arc<Arrivals>,
     /// Those of peers that may open further streams.
     sockets: Mutex<Vec<Arc<Hold>>>,
+    /// Another peer has connected, or the listener is closed.
+    connected: Condvar,
     /// Wakes the thread when the listener is dropped.
     closing: Bell,
     is_closed: AtomicBool,
@@ -65,6 +70,7 @@ impl ByteStreamListener {
         let desk = Arc::new(Desk {
             arrivals: Arc::new(Arrivals::new()?),
             sockets: Mutex::default(),
+            connected: Condvar::new(),
             closing: Bell::new()?,
             is_closed: AtomicBool::new(false),
             is_over: AtomicBool::new(false),
@@ -101,6 +107,34 @@ impl ByteStreamListener {
         Ok(arrival.into_stream())
     }
 
+    /// Opens a stream to the peer that connected last and is still there, as [`ByteStreams::open`](super::ByteStreams::open) does: for listeners of one
+    /// peer. Where none is there, one that is connecting is waited for, 5 s.
+    ///
+    /// # Errors
+    /// As there; [`MessageError::PeerClosed`] where no peer is connected.
+    pub fn open(&self, greeting: &[u8]) -> Result<ByteStream, MessageError> {
+        let until = Instant::now() + PEER_TIMEOUT;
+        let mut sockets = self.desk.sockets.lock();
+        let hold = loop {
+            let works = |hold: &&Arc<Hold>| hold.shared().failure().is_none();
+            if let Some(hold) = sockets.iter().rev().find(works) {
+                break hold.clone();
+            }
+            let is_closed = self.desk.is_closed.load(Ordering::Acquire);
+            if is_closed
+                || self
+                    .desk
+                    .connected
+                    .wait_until(&mut sockets, until)
+                    .timed_out()
+            {
+                return Err(MessageError::PeerClosed);
+            }
+        };
+        drop(sockets);
+        super::open(&hold, greeting)
+    }
+
     /// Peers that are connected and may open further streams.
     #[must_use]
     pub fn peers(&self) -> usize {
@@ -119,6 +153,7 @@ impl ByteStreamListener {
         self.desk.is_closed.store(true, Ordering::Release);
         self.desk.is_over.store(true, Ordering::Release);
         self.desk.closing.ring();
+        self.desk.connected.notify_all();
         self.desk.arrivals.news();
     }
 
@@ -158,6 +193,7 @@ impl Desk {
             // Where there are no threads for it the peer finds it closed.
             if let Ok(hold) = Shared::start(socket, side, &self.options, &self.arrivals) {
                 self.sockets.lock().push(hold);
+                self.connected.notify_all();
             }
         }
         // Streams that were accepted go on; nothing new comes.

@@ -1697,7 +1697,7 @@ pub struct ServeState {
     pub event: ::prost::alloc::string::String,
 }
 /// A tunnel: links of a message socket under this secret are taken, and each of its byte streams is a TCP connection to one of the
-/// targets. It ends when no link is left after the control connection has ended.
+/// targets, or from a port of the agent. It ends when no link is left after the control connection has ended.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ForwardOpen {
     /// 32 bytes: the token of the links
@@ -1711,6 +1711,9 @@ pub struct ForwardOpen {
     /// as in Open
     #[prost(string, repeated, tag = "4")]
     pub rails: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// where the agent listens; a connection there is a stream that the agent opens
+    #[prost(message, repeated, tag = "5")]
+    pub listens: ::prost::alloc::vec::Vec<ForwardListen>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ForwardTarget {
@@ -1719,13 +1722,32 @@ pub struct ForwardTarget {
     #[prost(uint32, tag = "2")]
     pub port: u32,
 }
+/// Where an agent listens for a tunnel.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ForwardListen {
+    /// name or address of its host; "localhost", "*" for all
+    #[prost(string, tag = "1")]
+    pub host: ::prost::alloc::string::String,
+    /// 0: the system chooses
+    #[prost(uint32, tag = "2")]
+    pub port: u32,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ForwardOpened {
     /// as in Opened
     #[prost(string, repeated, tag = "1")]
     pub addresses: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
     #[prost(uint32, repeated, tag = "2")]
     pub interfaces: ::prost::alloc::vec::Vec<u32>,
+    /// as many as listens
+    #[prost(message, repeated, tag = "3")]
+    pub listening: ::prost::alloc::vec::Vec<ForwardListening>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ForwardListening {
+    /// with the port that was chosen
+    #[prost(string, repeated, tag = "1")]
+    pub addresses: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 /// What is checked beyond delivery itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]

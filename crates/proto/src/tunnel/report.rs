@@ -33,6 +33,8 @@ pub struct TunnelReport {
 /// One forward.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TunnelForward {
+    /// Whether the node listens and this host connects; else the other way round.
+    pub remote: bool,
     /// Addresses that are listened on.
     pub listen: Vec<String>,
     /// Host and port that connections go on to.
@@ -48,9 +50,9 @@ pub struct TunnelCarried {
     pub open_connections: u64,
     /// Of these, ended by a reset: the target refused, one end reset it, or the tunnel ended.
     pub reset_connections: u64,
-    /// Bytes that programs sent to targets.
+    /// Bytes of connections that this host sent to the node: of a remote forward from its target.
     pub sent_bytes: u64,
-    /// Bytes that targets sent back.
+    /// Bytes of connections that the node sent.
     pub received_bytes: u64,
 }
 
