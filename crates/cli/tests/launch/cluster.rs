@@ -47,6 +47,11 @@ impl Drop for Cluster {
 impl Cluster {
     /// Starts it and waits until all nodes are idle. `None`, and a line that says so, where it cannot be.
     pub fn start(test: &str) -> Option<Self> {
+        Self::start_with(test, 0)
+    }
+
+    /// The same; jobs that are displaced may go on for so many seconds.
+    pub fn start_with(test: &str, grace: u64) -> Option<Self> {
         if ropewalk_lab::skip(test) {
             return None;
         }
@@ -73,7 +78,7 @@ impl Cluster {
             daemons: Vec::new(),
             _turn: turn,
         };
-        cluster.configure();
+        cluster.configure(grace);
         cluster.start_daemons();
         Some(cluster)
     }
@@ -83,7 +88,7 @@ impl Cluster {
         self.shared.path().join(name)
     }
 
-    fn configure(&self) {
+    fn configure(&self, grace: u64) {
         let address = |host: &str| self.lab.address(host).to_string();
         let mut text = format!(
             "ClusterName=lab\nSlurmctldHost={HEAD}({})\nSlurmUser=root\nAuthType=auth/munge\nCredType=cred/munge\n\
@@ -103,8 +108,10 @@ impl Cluster {
             );
         }
         // Jobs of one displace those of the other, which are started again afterwards.
-        text += "PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP PriorityTier=1\n\
-                 PartitionName=urgent Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=2\n";
+        text += &format!(
+            "PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP PriorityTier=1 GraceTime={grace}\n\
+             PartitionName=urgent Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=2\n"
+        );
         std::fs::write(self.path("slurm.conf"), text).unwrap();
         std::fs::write(self.path("cgroup.conf"), "CgroupPlugin=cgroup/v1\n").unwrap();
         std::fs::create_dir(self.path("state")).unwrap();
@@ -218,6 +225,8 @@ impl Cluster {
                 "COMPLETING",
                 "CONFIGURING",
                 "SUSPENDED",
+                // A job that is preempted and has grace time.
+                "SIGNALING",
             ];
             if runs.contains(&state.as_str()) {
                 return None;

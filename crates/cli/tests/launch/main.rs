@@ -234,6 +234,46 @@ fn a_node_without_the_program_is_named_at_once() {
     assert_gone(&agents());
 }
 
+/// A job that is preempted and has time left (GraceTime): Slurm ends the agents at once and leaves the job its time, in which the command starts others
+/// and goes on.
+#[test]
+fn a_preempted_job_uses_its_grace_time() {
+    // More than the rest takes on a busy machine.
+    let Some(cluster) = Cluster::start_with("a_preempted_job_uses_its_grace_time", 600) else {
+        return;
+    };
+    let size: u64 = 48 << 20;
+    std::fs::create_dir(cluster.path("set")).unwrap();
+    for at in 0..6 {
+        let part = bytes(size as usize / 6, at + 1);
+        std::fs::write(cluster.path(&format!("set/f{at}")), part).unwrap();
+    }
+    let words = ["/cluster/set", "/data/set", "--json", "--limit", "200Mbit"];
+    let job = cluster.submit("broadcast", &words);
+    wait_for("bytes that are safe", || {
+        let (events, said) = cluster.said(&job);
+        assert_ne!(cluster.state(&job), "FAILED", "{said}");
+        events
+            .iter()
+            .any(|event| delivered(event) > size)
+            .then_some(())
+    });
+    let urgent = cluster.submit_urgent();
+    let report = cluster.report(&job);
+    let (events, said) = cluster.said(&job);
+    let count = |name: &str| events.iter().filter(|event| event["event"] == name).count();
+    assert!(count("returned") > 0, "{said}");
+    // One run: what was safe before is in its sum.
+    assert_eq!(count("ended"), 1, "{said}");
+    assert_eq!(report["delivered_bytes"], 4 * size);
+    for node in NODES {
+        let copy = cluster.lab.path_in(node, "/data/set");
+        assert_same_tree(&cluster.path("set"), &copy);
+    }
+    assert_eq!(cluster.end(&urgent), "COMPLETED");
+    assert_gone(&agents());
+}
+
 /// A job that another one displaces ends in order. Slurm starts it again afterwards, and it goes on with what was safe.
 #[test]
 fn a_preempted_job_goes_on() {
