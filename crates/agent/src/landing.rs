@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use ropewalk_lane::doing::{Doing, during};
 use ropewalk_lane::{Absent, Extent, Landing, Provider, missing};
 use ropewalk_model::{CHUNK_LEN, Layout, Range, RangeSet};
 use ropewalk_proto::control;
@@ -414,7 +415,7 @@ impl Landing for SinkLanding {
             if !self.gate.begin_write(self.writer, range) {
                 return Ok(());
             }
-            let written = self.sinks.write(offset, bytes);
+            let written = during(Doing::Write, || self.sinks.write(offset, bytes));
             self.gate.end_write(self.writer, range);
             written
         };
@@ -423,7 +424,9 @@ impl Landing for SinkLanding {
             match persist(write) {
                 Err(error)
                     if error.is_full_disk()
-                        && self.gate.await_space(self.writer, range, &mut waited) => {}
+                        && during(Doing::Space, || {
+                            self.gate.await_space(self.writer, range, &mut waited)
+                        }) => {}
                 written => return written.map_err(Into::into),
             }
         }

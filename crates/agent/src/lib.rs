@@ -54,6 +54,7 @@ mod streams;
 mod transfer;
 mod tunnel;
 mod usage;
+mod waits;
 
 use ropewalk_lane::{interfaces, links};
 

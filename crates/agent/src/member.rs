@@ -25,6 +25,7 @@ use crate::open;
 use crate::pool::{CARRIERS_MAX, Pool, READY_MAX};
 use crate::streams::DataSocket;
 use crate::tunnel::Tunnel;
+use crate::waits::Waits;
 use crate::{AgentError, usage};
 
 /// Streams one peer may join over the life of a transfer; bounds the memory of used nonces (32 bytes each).
@@ -74,6 +75,8 @@ pub(crate) struct Member {
     pub comparing: Comparing,
     /// Earlier transfers that it waits for.
     pub awaited_ends: AwaitedEnds,
+    /// How its threads spend their time.
+    pub waits: Arc<Waits>,
     outbox: UnboundedSender<FromAgent>,
 }
 
@@ -122,6 +125,7 @@ impl Member {
             carriers: Pool::of(CARRIERS_MAX),
             comparing: Comparing::default(),
             awaited_ends: AwaitedEnds::default(),
+            waits: Arc::default(),
             outbox,
         })
     }

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use parking_lot::{Condvar, Mutex};
+use ropewalk_lane::doing::{Doing, during};
 use ropewalk_lane::{Absent, Extent, Provider, Stopper, TcpInfo, missing};
 use ropewalk_model::Range;
 use ropewalk_proto::control;
@@ -244,7 +245,8 @@ impl Metered<'_> {
 
 impl Provider for Metered<'_> {
     fn extent(&self, space: u16, range: Range) -> Result<Extent<'_>, Absent> {
-        let extent = self.holdings()?.extent(space, range)?;
+        let holdings = self.holdings()?;
+        let extent = during(Doing::Read, || holdings.extent(space, range))?;
         self.count_extent(space, range, &extent);
         Ok(extent)
     }
@@ -258,11 +260,12 @@ impl Provider for Metered<'_> {
     }
 
     fn look(&self, space: u16, offset: u64, out: &mut [u8]) -> Result<(), Absent> {
-        self.holdings()?.read(space, offset, out)
+        let holdings = self.holdings()?;
+        during(Doing::Read, || holdings.read(space, offset, out))
     }
 
     fn read(&self, space: u16, offset: u64, out: &mut [u8]) -> Result<(), Absent> {
-        self.holdings()?.read(space, offset, out)?;
+        self.look(space, offset, out)?;
         self.count(
             space,
             Range {

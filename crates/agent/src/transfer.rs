@@ -26,6 +26,7 @@ use crate::open::{self, OpenSink, OpenSource};
 use crate::receiving::Fetch;
 use crate::sending::Serving;
 use crate::streams::{self, DataSocket, HASH_STREAM, STACK_LEN};
+use crate::waits::Side;
 
 mod looking;
 mod orphan;
@@ -271,6 +272,7 @@ impl Transfer {
                 return self.member.forget(key);
             };
             let meter = self.serving.meter(holdings);
+            let _here = self.member.waits.enter(Side::Sends);
             // Those beside the data are not counted among its streams.
             if index < HASH_STREAM {
                 self.serving.open_stream(key, half.stopper());
@@ -293,14 +295,18 @@ impl Transfer {
 
     /// What to report to the master now.
     pub fn status(&self) -> from_agent::Body {
+        let (sending, receiving) = self.member.waits.read();
         match self.fetch.lock().as_ref() {
             Some(fetch) => from_agent::Body::Status(control::Status {
                 tcp: self.serving.tcp_status(),
+                sending: Some(sending),
+                receiving: Some(receiving),
                 ..fetch.status()
             }),
             None => from_agent::Body::SenderStatus(control::SenderStatus {
                 sent: self.serving.sent(),
                 tcp: self.serving.tcp_status(),
+                sending: Some(sending),
                 comparing: self.member.comparing.report(std::time::Instant::now()),
                 awaited_end: self.member.awaited_ends.report(std::time::Instant::now()),
             }),
@@ -504,6 +510,9 @@ impl Transfer {
         finished.sent = self.serving.sent();
         finished.best_second = self.serving.best_second();
         finished.usage = Some(self.member.usage());
+        let (sending, receiving) = self.member.waits.read();
+        finished.sending = Some(sending);
+        finished.receiving = Some(receiving);
         finished
     }
 }

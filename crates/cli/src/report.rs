@@ -7,6 +7,7 @@ use ropewalk_proto::report::{LeftOutReport, Outcome, Report};
 use crate::escape;
 use crate::options::OutputArgs;
 
+mod bottleneck;
 mod bound;
 mod brief;
 mod full;

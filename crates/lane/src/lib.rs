@@ -57,6 +57,7 @@
 
 mod checksum;
 pub mod control;
+pub mod doing;
 pub mod edge;
 mod error;
 pub mod exchange;

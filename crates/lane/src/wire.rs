@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::doing::{Doing, during};
 use crate::half::Handle;
 use crate::{LaneError, Observation, Stopper};
 
@@ -193,7 +194,11 @@ impl<W: Wire> Link<W> {
     /// Waits for the wire; time spent is counted as waiting for the peer.
     pub(crate) fn wait(&mut self, interest: Interest, deadline: Instant) -> Result<(), LaneError> {
         let begun = Instant::now();
-        let result = self.wire.wait(interest, deadline);
+        let doing = match interest.read {
+            0 => Doing::Path,
+            _ => Doing::Peer,
+        };
+        let result = during(doing, || self.wire.wait(interest, deadline));
         self.seen.waited += begun.elapsed();
         if self.stopped() {
             return Err(LaneError::Stopped);

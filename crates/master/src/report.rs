@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use ropewalk_model::{Instant, Problem};
 use ropewalk_proto::control::{self, Blast, Done, Gaps, Listed, PairDone};
-use ropewalk_proto::coordinator::{Basis, Busy, Coordinator, NodeSummary, change};
+use ropewalk_proto::coordinator::{Basis, Busy, Cause, Coordinator, NodeSummary, change};
 use ropewalk_proto::report::{
-    BlastReport, BoundReport, ControlReport, ErrorKind, Event, GapReport, NodeProgress, NodeReport,
-    Outcome, PairReport, Report, SourcesReport, StreamsReport,
+    BlastReport, BottleneckCause, BottleneckReport, BoundReport, ControlReport, ErrorKind, Event,
+    GapReport, NodeProgress, NodeReport, Outcome, PairReport, Report, SourcesReport, StreamsReport,
 };
 use ropewalk_proto::route::Way;
 
@@ -20,6 +20,10 @@ const BEST_SECOND_OF_MIN: f64 = 3.0;
 
 /// A share so little above 1 is one of digits, not of speeds.
 const SHARE_ROUNDING: f64 = 1.005;
+
+/// Causes of less of the time are not reported, nor more than so many: those of many nodes are small.
+const BOTTLENECK_SHARE_MIN: f64 = 0.005;
+const BOTTLENECKS_MAX: usize = 32;
 
 /// A shorter time is no bound: what binds is not known.
 const BOUND_SECONDS_MIN: f64 = 1e-6;
@@ -244,7 +248,19 @@ pub(crate) fn refused(request: &Request, transfer: &str, kind: ErrorKind, error:
 /// Counts the time of a report from the start of the command, not from when all nodes were reached.
 pub(crate) fn count_reaching(report: &mut Report, reaching: Duration) {
     report.reach_seconds = reaching.as_secs_f64();
+    let before = report.seconds;
     report.seconds += report.reach_seconds;
+    let found = &mut report.bottlenecks;
+    for one in found.iter_mut() {
+        let reaching = match one.cause {
+            BottleneckCause::Starting => report.reach_seconds,
+            _ => 0.0,
+        };
+        one.share = (one.share * before + reaching) / report.seconds.max(1e-9);
+    }
+    found.retain(|one| one.share >= BOTTLENECK_SHARE_MIN);
+    found.sort_by(|a, b| b.share.total_cmp(&a.share));
+    found.truncate(BOTTLENECKS_MAX);
     report.bits_per_second = bits_per_second(report.delivered_bytes, report.seconds);
 }
 
@@ -291,6 +307,7 @@ pub(crate) fn final_report(
         }
         report.nodes.push(node_report(node));
     }
+    report.bottlenecks = bottlenecks(&report, coordinator, moving);
     tell_missing(&mut report, coordinator, outcome);
     (report.left_out, report.left_out_more) = coordinator.left_out();
     let landing = &mut report.landing;
@@ -326,6 +343,73 @@ fn tell_times(report: &mut Report, coordinator: &Coordinator, now: Instant) -> f
     report.bits_per_second = bits_per_second(report.delivered_bytes, report.seconds);
     report.moving_bits_per_second = bits_per_second(report.delivered_bytes, moving);
     moving
+}
+
+/// What held the transfer back, of the time since all nodes were reached.
+///
+/// * `moving`: from the first grant to the last receiver's end, in seconds.
+fn bottlenecks(report: &Report, coordinator: &Coordinator, moving: f64) -> Vec<BottleneckReport> {
+    let summary = coordinator.summary();
+    let name = |node: u32| summary.get(node as usize).map(|node| node.name.to_owned());
+    let share = |seconds: f64| (seconds / report.seconds.max(1e-9)).clamp(0.0, 1.0);
+    let received = (moving - report.finish_seconds).max(0.0);
+    let mut found: Vec<BottleneckReport> = coordinator
+        .causes()
+        .into_iter()
+        .map(|(cause, part)| {
+            let (cause, node, peer) = named(cause);
+            BottleneckReport {
+                cause,
+                node: match node {
+                    Ok(node) => name(node),
+                    Err(trunk) => trunk,
+                },
+                peer: peer.and_then(name),
+                share: part * share(received),
+            }
+        })
+        .collect();
+    if found.is_empty() {
+        // Too short to see what held it back.
+        return found;
+    }
+    found.push(BottleneckReport {
+        share: share(report.start_seconds),
+        ..BottleneckReport::default()
+    });
+    let last = |node: &&NodeSummary<'_>| node.done.map_or(0, |done| done.syncing);
+    found.push(BottleneckReport {
+        cause: BottleneckCause::Syncing,
+        node: summary
+            .iter()
+            .max_by_key(last)
+            .map(|node| node.name.to_owned()),
+        peer: None,
+        share: share(report.finish_seconds),
+    });
+    found
+}
+
+/// A cause in the words of the report: the node by number, or the name of a trunk if there is one; the peer.
+fn named(cause: Cause) -> (BottleneckCause, Result<u32, Option<String>>, Option<u32>) {
+    use BottleneckCause as Of;
+    match cause {
+        Cause::SourceDisk(node) => (Of::SourceDisk, Ok(node), None),
+        Cause::SenderProcessor(node) => (Of::SenderProcessor, Ok(node), None),
+        Cause::SenderRate(node) => (Of::SenderRate, Ok(node), None),
+        Cause::Path(from, to) => (Of::Path, Ok(from), Some(to)),
+        Cause::Window(from, to) => (Of::Window, Ok(from), Some(to)),
+        Cause::Loss(from, to) => (Of::Loss, Ok(from), Some(to)),
+        Cause::Trunk(trunk) => (Of::Trunk, Err(Some(trunk)), None),
+        Cause::Requests(from, to) => (Of::RoundTrips, Ok(from), Some(to)),
+        Cause::ReceiverRate(node) => (Of::ReceiverRate, Ok(node), None),
+        Cause::ReceiverProcessor(node) => (Of::ReceiverProcessor, Ok(node), None),
+        Cause::SinkDisk(node) => (Of::SinkDisk, Ok(node), None),
+        Cause::Space(node) => (Of::Space, Ok(node), None),
+        Cause::Opening(node) => (Of::Opening, Ok(node), None),
+        Cause::Comparing(node) => (Of::Comparing, Ok(node), None),
+        Cause::Limit => (Of::Limit, Err(None), None),
+    }
 }
 
 /// How the work was planned and tuned.

@@ -38,6 +38,7 @@ mod arrivals;
 mod balancer;
 #[cfg(test)]
 mod balancer_tests;
+mod bottleneck;
 mod bounds;
 mod check;
 mod clock;
@@ -88,6 +89,7 @@ mod tests;
 mod view;
 
 pub use action::{Action, Basis, Planned, PlannedRun, Purpose};
+pub use bottleneck::Cause;
 pub use clock::{FAREWELL_TIME_MAX, FINISH_TIME_MAX, OPEN_TIME_MAX, SILENCE_TIME_MAX};
 pub use gone::{Complete, Earlier, Gone};
 pub use layout::Found;
@@ -135,6 +137,7 @@ pub struct Coordinator {
     unit_len: u64,
     balancer: balancer::Balancer,
     streams: streams::Streams,
+    bottleneck: bottleneck::Bottleneck,
     lease: limit::Lease,
     ending: finish::Ending,
     earlier: Earlier,
@@ -167,6 +170,7 @@ impl Coordinator {
             unit_len: CHUNK_LEN,
             balancer: balancer::Balancer::new(nodes.len(), now),
             streams: streams::Streams::default(),
+            bottleneck: bottleneck::Bottleneck::default(),
             lease: limit::Lease::default(),
             ending: finish::Ending::default(),
             earlier: Earlier::default(),

@@ -362,6 +362,9 @@ pub struct Report {
     /// no bound is known. It is no bound: the network may carry more.
     #[serde(default)]
     pub own_best_second_bits_per_second: Option<f64>,
+    /// What held the transfer back, the largest share first; empty where it was too short to see.
+    #[serde(default)]
+    pub bottlenecks: Vec<BottleneckReport>,
     /// What was checked: `none`, `fragment`, `tree` or `sink`.
     pub verify: String,
     /// Whether data streams were sealed.
@@ -454,6 +457,7 @@ impl Report {
             bound: None,
             bound_basis: "none".into(),
             own_best_second_bits_per_second: None,
+            bottlenecks: Vec::new(),
             verify: String::new(),
             encrypted: true,
             roots: BTreeMap::new(),
@@ -741,6 +745,60 @@ pub struct BoundReport {
     pub binding: Vec<String>,
     /// False when it is a lower one only: a speed is not known, or caps of pairs and trunks were left out.
     pub is_exact: bool,
+}
+
+/// What held a transfer back for a part of its time.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct BottleneckReport {
+    /// What it was.
+    pub cause: BottleneckCause,
+    /// The node, of a pair the sender, or the name of a trunk; absent for what is of no node.
+    pub node: Option<String>,
+    /// Of a pair, the receiver.
+    pub peer: Option<String>,
+    /// Of the whole time, 0 to 1.
+    pub share: f64,
+}
+
+/// What can hold a transfer back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum BottleneckCause {
+    /// Reaching nodes, opening and planning.
+    #[default]
+    Starting,
+    /// Comparing contents at a receiver.
+    Comparing,
+    /// Finding peers and opening streams.
+    Opening,
+    /// Reading a source.
+    SourceDisk,
+    /// Hashing, encrypting and copying at a sender.
+    SenderProcessor,
+    /// The declared or measured speed of a sender.
+    SenderRate,
+    /// What lies between two nodes.
+    Path,
+    /// Buffers or windows of two hosts.
+    Window,
+    /// Losses between two nodes.
+    Loss,
+    /// A declared trunk or cap of a pair.
+    Trunk,
+    /// Round trips: a sender was not asked for enough ahead.
+    RoundTrips,
+    /// The declared or measured speed of a receiver.
+    ReceiverRate,
+    /// Checking, decrypting, hashing and copying at a receiver.
+    ReceiverProcessor,
+    /// Writing a sink.
+    SinkDisk,
+    /// A full disk of a receiver.
+    Space,
+    /// Making bytes safe, and giving files their names, after the last byte was received.
+    Syncing,
+    /// The limit of the transfer.
+    Limit,
 }
 
 /// One node's part.

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ropewalk_lane::doing::{Doing, during};
 use ropewalk_proto::control::{self, from_agent};
 use ropewalk_proto::node::{Settled, Task};
 use ropewalk_proto::rapid::Gaps;
@@ -11,6 +12,7 @@ use ropewalk_store::Unit;
 
 use super::{Datagrams, Fetch, State, Way};
 use crate::landing::SinkSet;
+use crate::waits::Side;
 
 /// Missing files that the master is told of by name.
 const FILES_MAX: usize = 100;
@@ -115,6 +117,7 @@ impl Fetch {
     /// Does what the node's machine wants done with the sinks, until the transfer ends.
     pub(super) fn keep_safe(self: &Arc<Self>) {
         let now = || self.member.now();
+        let _here = self.member.waits.enter(Side::Keeps);
         loop {
             let mut state = self.state.lock();
             if self.stopped() {
@@ -136,7 +139,8 @@ impl Fetch {
                     let names = state.node.names_whole_files();
                     let settled = state.node.to_record();
                     drop(state);
-                    let (synced, named) = self.settle(settled.as_ref(), names);
+                    let settle = || self.settle(settled.as_ref(), names);
+                    let (synced, named) = during(Doing::Sync, settle);
                     let node = &mut self.state.lock().node;
                     node.handle_named(named);
                     node.handle_synced(promise, synced, now());
@@ -145,13 +149,13 @@ impl Fetch {
                 }
                 Task::ReadBack => {
                     drop(state);
-                    let found = self.read_back();
+                    let found = during(Doing::Sync, || self.read_back());
                     self.state.lock().node.handle_read_back(found);
                 }
                 Task::Rename => {
                     drop(state);
                     // The machine is told in it.
-                    drop(self.commit());
+                    drop(during(Doing::Name, || self.commit()));
                 }
                 Task::Report => {
                     drop(state);

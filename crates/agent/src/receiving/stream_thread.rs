@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use ropewalk_lane::doing::{Doing, during};
 use ropewalk_lane::{Grant, LaneError, ReceiveHalf, Received, missing};
 use ropewalk_model::Range;
 use ropewalk_proto::ledger::LaneId;
@@ -13,6 +14,7 @@ use ropewalk_proto::wire::SPACE_DATA;
 use super::{Datagrams, Fetch};
 use crate::AgentError;
 use crate::landing::SinkLanding;
+use crate::waits::Side;
 
 /// An idle stream looks this often for work to steal; other wake-ups come by notice. One whose
 /// node has finished waits as well: the master may bring more.
@@ -39,20 +41,22 @@ impl Fetch {
     pub(super) fn run_stream(self: &Arc<Self>, first: StreamId) {
         let mut id = first;
         let mut connection = None;
+        let waits = self.member.waits.clone();
+        let _here = waits.enter(Side::Receives);
         while !self.stopped() {
             let carried = match (self.next_step(id), &mut connection) {
                 (Step::End, _) => return self.forget_lost(id.lane),
                 (Step::Wait(_), _) => Ok(()),
                 (Step::Find, _) => {
-                    id = self.find(id);
+                    id = during(Doing::Connect, || self.find(id));
                     Ok(())
                 }
                 (Step::Open, _) => {
-                    connection = self.open(id);
+                    connection = during(Doing::Connect, || self.open(id));
                     Ok(())
                 }
                 (Step::Probe, _) => {
-                    self.probe(id);
+                    during(Doing::Connect, || self.probe(id));
                     Ok(())
                 }
                 (Step::Cancel(grants), Some(open)) => open.half.cancel(&grants),
@@ -101,7 +105,7 @@ impl Fetch {
             && !self.stopped()
         {
             let pause = until.map_or(IDLE, |at| Duration::from(at.since(now)).min(IDLE));
-            self.changed.wait_for(&mut state, pause);
+            during(Doing::Idle, || self.changed.wait_for(&mut state, pause));
         }
         step
     }

@@ -3,11 +3,26 @@
 use ropewalk_model::format_seconds;
 use ropewalk_proto::report::Report;
 
+use super::bottleneck;
 use super::full::listed;
 use crate::progress::rate;
 
-/// The line without a newline; `None` where nothing can be said.
+/// The line without a newline, with what held the transfer back; `None` where nothing can be said.
 pub(super) fn line(report: &Report) -> Option<String> {
+    let parts: Vec<String> = match &report.bound {
+        // That is what held it back.
+        Some(bound) if bound.basis == "limit" => [known(report), None],
+        Some(_) => [known(report), bottleneck::words(report)],
+        None => [bottleneck::words(report), known(report)],
+    }
+    .into_iter()
+    .flatten()
+    .collect();
+    (!parts.is_empty()).then(|| parts.join("; "))
+}
+
+/// The bound alone.
+pub(super) fn known(report: &Report) -> Option<String> {
     let Some(bound) = &report.bound else {
         let best = report.own_best_second_bits_per_second?;
         return Some(format!(

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use ropewalk_model::{format_bytes, format_seconds};
 use ropewalk_proto::report::{ControlReport, NodeReport, PairReport, ReplicasReport, Report};
 
+use super::bottleneck;
 use super::bound;
 use super::brief::count;
 use crate::escape;
@@ -47,7 +48,10 @@ fn write(out: &mut String, report: &Report) -> std::fmt::Result {
         rate(report.moving_bits_per_second),
         format_seconds(syncing)
     )?;
-    if let Some(line) = bound::line(report) {
+    if let Some(line) = bound::known(report) {
+        writeln!(out, "{line}")?;
+    }
+    for line in bottleneck::lines(report) {
         writeln!(out, "{line}")?;
     }
     if let Some(seconds) = report.predicted_seconds {

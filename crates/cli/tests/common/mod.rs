@@ -11,13 +11,18 @@ use std::ffi::OsStr;
 use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::Mutex;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
 /// Longest time that anything may take on a busy machine.
 pub const DEADLINE: Duration = Duration::from_secs(60);
+
+/// The same of an event of a command, which may have much to move before it.
+const EVENT_DEADLINE: Duration = Duration::from_secs(300);
 
 /// A temporary folder and programs that know no other home.
 pub struct Place {
@@ -266,7 +271,7 @@ impl Ran {
 /// A command that moves slowly, and its events.
 pub struct Moving {
     pub child: Child,
-    lines: std::io::Lines<BufReader<ChildStdout>>,
+    lines: Mutex<Receiver<String>>,
 }
 
 impl Moving {
@@ -283,7 +288,14 @@ impl Moving {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let stdout = BufReader::new(child.stdout.take().unwrap());
+        let (read, lines) = std::sync::mpsc::channel();
+        // Ends with the command.
+        std::thread::spawn(move || {
+            let mut lines = stdout.lines().map_while(Result::ok);
+            lines.try_for_each(|line| read.send(line))
+        });
+        let lines = Mutex::new(lines);
         Self { child, lines }
     }
 
@@ -298,14 +310,20 @@ impl Moving {
 
     /// The next event of this name.
     pub fn event(&mut self, name: &str) -> Value {
-        for line in self.lines.by_ref() {
-            let event: Value = serde_json::from_str(&line.unwrap()).unwrap();
+        let until = Instant::now() + EVENT_DEADLINE;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            let line = self.lines.get_mut().unwrap().recv_timeout(left);
+            let line = line.unwrap_or_else(|error| match error {
+                RecvTimeoutError::Timeout => panic!("the command waits without an event {name}"),
+                _ => panic!("the command ended without an event {name}"),
+            });
+            let event: Value = serde_json::from_str(&line).unwrap();
             if event["event"] == name {
                 return event;
             }
             assert_ne!(event["event"], "ended", "{event:#}");
         }
-        panic!("the command ended without an event {name}");
     }
 
     /// A progress event of which `delivered` bytes are part.

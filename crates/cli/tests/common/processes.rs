@@ -20,7 +20,7 @@ pub fn processes(words: &[&str]) -> Vec<i32> {
     found
 }
 
-/// All processes below one, itself too.
+/// All processes below one, itself too: children of one parent in the order of their starts.
 pub fn family(root: i32) -> Vec<i32> {
     let parent = |pid: i32| -> Option<i32> {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
@@ -30,15 +30,17 @@ pub fn family(root: i32) -> Vec<i32> {
         .into_iter()
         .map(|pid| (pid, parent(pid)))
         .collect();
+    let pids = std::fs::read_to_string("/proc/sys/kernel/pid_max").unwrap();
+    let pids: i32 = pids.trim().parse().unwrap();
     let mut found = vec![root];
     let mut at = 0;
     while at < found.len() {
         let above = found[at];
-        found.extend(
-            all.iter()
-                .filter(|(_, parent)| *parent == Some(above))
-                .map(|(pid, _)| *pid),
-        );
+        let of_it = all.iter().filter(|(_, parent)| *parent == Some(above));
+        let mut children: Vec<i32> = of_it.map(|(pid, _)| *pid).collect();
+        // After the greatest number the system starts again from the least.
+        children.sort_by_key(|pid| (pid - above).rem_euclid(pids));
+        found.extend(children);
         at += 1;
     }
     found

@@ -11,6 +11,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use socket2::SockRef;
 
 use crate::LaneError;
+use crate::doing::{Doing, during};
 use crate::frame_io::{Ahead, Guard, body_len};
 use crate::socket::Socket;
 use crate::tcp;
@@ -174,13 +175,12 @@ impl Frames {
             tv_sec: 1,
             tv_nsec: 0,
         });
-        let result = poll(
-            &mut [
-                PollFd::new(&self.link.wire, of_stream),
-                PollFd::new(&udp, of_datagrams),
-            ],
-            Some(&timeout),
-        );
+        let mut both = [
+            PollFd::new(&self.link.wire, of_stream),
+            PollFd::new(&udp, of_datagrams),
+        ];
+        let doing = if room { Doing::Path } else { Doing::Peer };
+        let result = during(doing, || poll(&mut both, Some(&timeout)));
         self.link.seen.waited += begun.elapsed();
         if self.link.stopped() {
             return Err(LaneError::Stopped);

@@ -72,6 +72,7 @@ pub(super) fn of_rounds(
         bound: None,
         bound_basis: "none".into(),
         own_best_second_bits_per_second: None,
+        bottlenecks: Vec::new(),
         landing: landing(&known, first, end),
         nodes: nodes(rounds),
         pairs: pairs(rounds),

@@ -744,6 +744,11 @@ pub struct Status {
     /// what its disk has not done for long, in words
     #[prost(string, tag = "31")]
     pub hung: ::prost::alloc::string::String,
+    /// of a node that sends, too
+    #[prost(message, optional, tag = "5")]
+    pub sending: ::core::option::Option<Waits>,
+    #[prost(message, optional, tag = "6")]
+    pub receiving: ::core::option::Option<Waits>,
     /// while contents are compared
     #[prost(message, optional, tag = "40")]
     pub comparing: ::core::option::Option<Comparing>,
@@ -770,6 +775,37 @@ pub struct Removing {
     pub done: u64,
     #[prost(uint64, tag = "2")]
     pub total: u64,
+}
+/// How the threads of a side of a node have spent their time since the transfer began, in nanoseconds summed up over them. They only grow.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Waits {
+    /// on a processor, or ready for one
+    #[prost(uint64, tag = "1")]
+    pub processor: u64,
+    /// reading a source, writing a sink
+    #[prost(uint64, tag = "2")]
+    pub disk: u64,
+    /// for what the peer sends: bytes at a receiver, requests at a sender
+    #[prost(uint64, tag = "3")]
+    pub peer: u64,
+    /// until a connection took more bytes
+    #[prost(uint64, tag = "4")]
+    pub path: u64,
+    /// for space in a sink
+    #[prost(uint64, tag = "5")]
+    pub space: u64,
+    /// with nothing to fetch
+    #[prost(uint64, tag = "6")]
+    pub idle: u64,
+    /// finding peers and opening streams
+    #[prost(uint64, tag = "7")]
+    pub connect: u64,
+    /// making bytes safe, reading them back
+    #[prost(uint64, tag = "8")]
+    pub sync: u64,
+    /// giving files their names
+    #[prost(uint64, tag = "9")]
+    pub name: u64,
 }
 /// How far a node is that compares contents of its destination with those of the source.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -804,6 +840,8 @@ pub struct SenderStatus {
     pub sent: u64,
     #[prost(message, optional, tag = "2")]
     pub tcp: ::core::option::Option<TcpStatus>,
+    #[prost(message, optional, tag = "3")]
+    pub sending: ::core::option::Option<Waits>,
     /// before the plan
     #[prost(message, optional, tag = "40")]
     pub comparing: ::core::option::Option<Comparing>,
@@ -1148,6 +1186,10 @@ pub struct Finished {
     pub best_second: u64,
     #[prost(message, optional, tag = "5")]
     pub usage: ::core::option::Option<Usage>,
+    #[prost(message, optional, tag = "6")]
+    pub sending: ::core::option::Option<Waits>,
+    #[prost(message, optional, tag = "7")]
+    pub receiving: ::core::option::Option<Waits>,
     /// when it gave the files their names now
     #[prost(message, optional, tag = "20")]
     pub landed: ::core::option::Option<Landed>,

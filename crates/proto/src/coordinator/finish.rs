@@ -288,6 +288,7 @@ impl Coordinator {
             return self.end_cancelled();
         }
         self.note_not_listed();
+        self.observe_last_waits();
         let missing = !self.missing().is_empty();
         let (outcome, error) = match (&self.ending.failure, missing) {
             (Some(failure), _) if self.is_refused() => {

@@ -102,6 +102,7 @@ impl Coordinator {
         self.observe_streams(node, status.tcp.as_ref());
         if self.phase == Phase::Moving {
             self.observe(node, status, now);
+            self.observe_waits(node, status, now);
         }
     }
 
@@ -117,6 +118,7 @@ impl Coordinator {
         }
         self.nodes[node as usize].busy = busy;
         self.observe_streams(node, status.tcp.as_ref());
+        self.observe_sending(node, status.sending.as_ref(), status.tcp.as_ref());
     }
 
     /// The first node that is busy with something else while nothing moves, and with what.

@@ -284,3 +284,71 @@ impl Tree {
         progress.units.extend(units);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use ropewalk_model::Range;
+    use ropewalk_model::journal::Unit;
+
+    use super::{KEPT_EVERY, Taken};
+    use crate::error::StoreError;
+
+    fn unit(number: u64) -> (u32, Unit) {
+        let range = Range::new(number * KEPT_EVERY, (number + 1) * KEPT_EVERY);
+        let digest = [0; 32];
+        (0, Unit { range, digest })
+    }
+
+    /// A disk that fails while chunks are compared ends the comparison: no further chunk counts as taken over, and the error is that of
+    /// the disk.
+    #[test]
+    fn a_failed_sync_ends_the_comparison() {
+        let taken = Taken::default();
+        let (object, first) = unit(0);
+        taken.add(object, first).unwrap();
+        let full = StoreError::NotCompared {
+            reason: "the disk failed".into(),
+        };
+        taken.keep_with(|units| {
+            assert_eq!(units, [unit(0)]);
+            Err(full.clone())
+        });
+        let (object, second) = unit(1);
+        assert_eq!(taken.add(object, second), Err(full.clone()));
+        assert_eq!(taken.rest(), Err(full));
+    }
+
+    /// What was added while others were made safe is left for the next time, or for the end.
+    #[test]
+    fn chunks_are_kept_once() {
+        let taken = Taken::default();
+        let kept = std::sync::Mutex::new(Vec::new());
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                taken.keep_with(|units| {
+                    super::lock(&kept).extend(units);
+                    Ok(())
+                });
+            });
+            let ending = super::Ending(&taken);
+            for number in 0..3 {
+                let (object, unit) = unit(number);
+                taken.add(object, unit).unwrap();
+            }
+            let until = Instant::now() + Duration::from_secs(60);
+            while !super::lock(&taken.state).units.is_empty() && Instant::now() < until {
+                std::thread::yield_now();
+            }
+            let (object, mut short) = unit(3);
+            short.range.end -= 1;
+            taken.add(object, short).unwrap();
+            drop(ending);
+        });
+        let kept = kept.into_inner().unwrap();
+        let rest = taken.rest().unwrap();
+        assert_eq!(kept, [unit(0), unit(1), unit(2)]);
+        assert_eq!(rest.len(), 1);
+    }
+}

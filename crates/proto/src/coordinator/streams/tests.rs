@@ -70,8 +70,7 @@ fn tell(coordinator: &mut Coordinator, rtt_microseconds: u32, seconds: u64) -> V
                 segment: 1448,
                 window: 0,
             }),
-            comparing: None,
-            awaited_end: None,
+            ..control::SenderStatus::default()
         };
         let message = FromAgent {
             body: Some(from_agent::Body::SenderStatus(status)),

@@ -1,0 +1,199 @@
+//! How the threads of this node spend their time in one transfer. An observer looks at all of them many times a second, so that they pay
+//! nothing for it; what it sees is summed up as thread time of each kind, for the master, which knows all nodes.
+
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use ropewalk_lane::doing::{Doing, Entered, Thread, enter};
+use ropewalk_proto::control;
+
+/// Pause between two looks; a second has enough of them for shares of a few per cent.
+const PAUSE: Duration = Duration::from_millis(40);
+
+/// The same for each thread where there are many: a look at one takes about 5 microseconds, so that all take 0.3 % of a processor at most.
+const PAUSE_EACH: Duration = Duration::from_millis(2);
+
+/// What a thread does for the transfer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Side {
+    /// Serves a stream.
+    Sends,
+    /// Drives a stream that receives.
+    Receives,
+    /// Makes bytes safe and gives files their names; between these it does nothing.
+    Keeps,
+}
+
+/// Thread time of one side in nanoseconds since the transfer began.
+#[derive(Debug, Default)]
+struct Observed {
+    threads: Vec<(u64, Side, Thread)>,
+    next: u64,
+    sending: control::Waits,
+    receiving: control::Waits,
+    looked_at: Option<Instant>,
+}
+
+/// The threads of one transfer on this node.
+#[derive(Debug, Default)]
+pub(crate) struct Waits(Mutex<Observed>);
+
+/// A thread is observed until this is dropped.
+pub(crate) struct Present<'w> {
+    waits: &'w Waits,
+    key: u64,
+    _entered: Entered,
+}
+
+impl Drop for Present<'_> {
+    fn drop(&mut self) {
+        let mut observed = self.waits.0.lock();
+        observed.threads.retain(|(key, _, _)| *key != self.key);
+    }
+}
+
+impl Waits {
+    /// This thread works for the transfer from now on.
+    pub fn enter(self: &Arc<Self>, side: Side) -> Present<'_> {
+        let (entered, thread) = enter();
+        let mut observed = self.0.lock();
+        let key = observed.next;
+        observed.next += 1;
+        observed.threads.push((key, side, thread));
+        let is_first = observed.looked_at.is_none();
+        observed.looked_at.get_or_insert_with(Instant::now);
+        drop(observed);
+        if is_first {
+            let waits = Arc::downgrade(self);
+            let thread = std::thread::Builder::new().name("observe".into());
+            // Without it shares of time are not known, and all else is as well.
+            let _ = thread.spawn(move || observe(&waits));
+        }
+        Present {
+            waits: self,
+            key,
+            _entered: entered,
+        }
+    }
+
+    /// Looks at all threads; the pause until the next look.
+    fn look(&self, now: Instant) -> Duration {
+        let mut observed = self.0.lock();
+        let Observed {
+            threads,
+            sending,
+            receiving,
+            looked_at,
+            ..
+        } = &mut *observed;
+        let since = looked_at.replace(now).unwrap_or(now);
+        let passed = now.saturating_duration_since(since).as_nanos() as u64;
+        for (_, side, thread) in threads.iter() {
+            let doing = thread.doing();
+            match side {
+                Side::Sends => *kind(sending, doing, thread.runs()) += passed,
+                Side::Receives => *kind(receiving, doing, thread.runs()) += passed,
+                Side::Keeps if matches!(doing, Doing::Sync | Doing::Name) => {
+                    *kind(receiving, doing, false) += passed;
+                }
+                Side::Keeps => {}
+            }
+        }
+        PAUSE.max(PAUSE_EACH * threads.len() as u32)
+    }
+
+    /// Of the sending side and of the receiving one.
+    pub fn read(&self) -> (control::Waits, control::Waits) {
+        let observed = self.0.lock();
+        (observed.sending, observed.receiving)
+    }
+}
+
+/// The sum that a thread's time belongs to.
+///
+/// * `runs`: it is on a processor, or ready for one: then it waits for nothing else, whatever it began.
+fn kind(waits: &mut control::Waits, doing: Doing, runs: bool) -> &mut u64 {
+    match doing {
+        Doing::Sync => &mut waits.sync,
+        Doing::Name => &mut waits.name,
+        Doing::Idle => &mut waits.idle,
+        _ if runs => &mut waits.processor,
+        // Bytes of a mapped file are read when they are touched.
+        Doing::Work | Doing::Read | Doing::Write => &mut waits.disk,
+        Doing::Peer => &mut waits.peer,
+        Doing::Path => &mut waits.path,
+        Doing::Space => &mut waits.space,
+        Doing::Connect => &mut waits.connect,
+    }
+}
+
+fn observe(waits: &Weak<Waits>) {
+    let mut pause = PAUSE;
+    loop {
+        std::thread::sleep(pause);
+        let Some(waits) = waits.upgrade() else {
+            return;
+        };
+        pause = waits.look(Instant::now());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use ropewalk_lane::doing::{Doing, during};
+    use ropewalk_proto::control;
+
+    use super::{Side, Waits, kind};
+
+    /// Time of a thread is counted where its work belongs; a thread that runs waits for nothing.
+    #[test]
+    fn each_kind_has_its_sum() {
+        let sum = |doing, runs| {
+            let mut waits = control::Waits::default();
+            *kind(&mut waits, doing, runs) += 1;
+            waits
+        };
+        let of = control::Waits::default;
+        let processor = control::Waits {
+            processor: 1,
+            ..of()
+        };
+        let disk = control::Waits { disk: 1, ..of() };
+        for doing in [Doing::Work, Doing::Read, Doing::Write] {
+            assert_eq!(sum(doing, true), processor);
+            assert_eq!(sum(doing, false), disk);
+        }
+        assert_eq!(sum(Doing::Peer, true), processor);
+        assert_eq!(sum(Doing::Peer, false), control::Waits { peer: 1, ..of() });
+        assert_eq!(sum(Doing::Path, false), control::Waits { path: 1, ..of() });
+        assert_eq!(sum(Doing::Sync, true), control::Waits { sync: 1, ..of() });
+        assert_eq!(sum(Doing::Idle, true), control::Waits { idle: 1, ..of() });
+    }
+
+    /// What an observer sees between two looks counts as a whole, of each thread and side, until the thread leaves.
+    #[test]
+    fn threads_are_summed() {
+        let waits = std::sync::Arc::new(Waits::default());
+        let start = Instant::now();
+        // No observer of its own: the test is the observer.
+        waits.0.lock().looked_at = Some(start);
+        let after = |millis| start + Duration::from_millis(millis);
+        let here = waits.enter(Side::Sends);
+        during(Doing::Idle, || {
+            waits.look(after(1000));
+            let (sending, receiving) = waits.read();
+            assert_eq!(sending.idle, 1_000_000_000);
+            assert_eq!(receiving, control::Waits::default());
+        });
+        drop(here);
+        let _here = waits.enter(Side::Keeps);
+        waits.look(after(1500));
+        during(Doing::Sync, || waits.look(after(1700)));
+        let (sending, receiving) = waits.read();
+        assert_eq!(sending.idle, 1_000_000_000);
+        assert_eq!(receiving.sync, 200_000_000);
+    }
+}

@@ -1,0 +1,184 @@
+//! What each thread that moves bytes does now, for an observer beside it.
+//!
+//! A thread that [`enter`]s has a [`Thread`] that others read. It stores what it is about to do with one relaxed store, which costs about a
+//! nanosecond; who wants shares of time looks often enough (the agent's `waits`). Threads that have not entered store nothing.
+
+use std::cell::RefCell;
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+/// What a thread does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Doing {
+    /// Hashes, encrypts, checks or copies bytes.
+    Work = 0,
+    /// Waits for what the peer sends: bytes at a receiver, requests at a sender.
+    Peer = 1,
+    /// Waits until the connection takes more bytes.
+    Path = 2,
+    /// Reads a source.
+    Read = 3,
+    /// Writes a sink.
+    Write = 4,
+    /// Waits for space in a sink.
+    Space = 5,
+    /// Has nothing to fetch, or is not needed.
+    Idle = 6,
+    /// Finds or opens a connection.
+    Connect = 7,
+    /// Makes bytes safe, or reads them back.
+    Sync = 8,
+    /// Gives files their names.
+    Name = 9,
+}
+
+impl Doing {
+    const ALL: [Self; 10] = [
+        Self::Work,
+        Self::Peer,
+        Self::Path,
+        Self::Read,
+        Self::Write,
+        Self::Space,
+        Self::Idle,
+        Self::Connect,
+        Self::Sync,
+        Self::Name,
+    ];
+
+    /// Whether the thread waits for something that is no disk of this host.
+    #[must_use]
+    pub fn is_wait(self) -> bool {
+        matches!(
+            self,
+            Self::Peer | Self::Path | Self::Space | Self::Idle | Self::Connect
+        )
+    }
+}
+
+thread_local! {
+    static OWN: RefCell<Option<Arc<AtomicU8>>> = const { RefCell::new(None) };
+}
+
+/// A thread as an observer sees it.
+#[derive(Debug)]
+pub struct Thread {
+    doing: Arc<AtomicU8>,
+    // Of the kernel; `None` where it has none.
+    stat: Option<File>,
+}
+
+impl Thread {
+    /// What it does.
+    #[must_use]
+    pub fn doing(&self) -> Doing {
+        let number = usize::from(self.doing.load(Ordering::Relaxed));
+        Doing::ALL.get(number).copied().unwrap_or(Doing::Work)
+    }
+
+    /// Whether it runs on a processor or waits for one. Costs a system call; `false` where the kernel does not say.
+    #[must_use]
+    pub fn runs(&self) -> bool {
+        let mut text = [0; 64];
+        let read = self.stat.as_ref().map(|stat| stat.read_at(&mut text, 0));
+        let text = &text[..read.and_then(Result::ok).unwrap_or(0)];
+        // The name, which may have any letters, is short and in parentheses.
+        let end = text.iter().rposition(|&letter| letter == b')');
+        end.is_some_and(|end| text.get(end + 2) == Some(&b'R'))
+    }
+}
+
+/// This thread is observed until this is dropped.
+#[derive(Debug)]
+pub struct Entered(());
+
+/// Begins to note what this thread does: [`Doing::Work`] until it says otherwise.
+#[must_use]
+pub fn enter() -> (Entered, Thread) {
+    let doing = Arc::new(AtomicU8::new(Doing::Work as u8));
+    OWN.set(Some(doing.clone()));
+    let id = rustix::thread::gettid().as_raw_nonzero();
+    let stat = File::open(format!("/proc/self/task/{id}/stat")).ok();
+    (Entered(()), Thread { doing, stat })
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        OWN.set(None);
+    }
+}
+
+/// Sets what this thread does; what it did before.
+fn set(doing: u8) -> u8 {
+    OWN.with_borrow(|own| {
+        own.as_ref().map_or(doing, |own| {
+            let before = own.load(Ordering::Relaxed);
+            own.store(doing, Ordering::Relaxed);
+            before
+        })
+    })
+}
+
+/// Does the work, noted as this.
+pub fn during<T>(doing: Doing, work: impl FnOnce() -> T) -> T {
+    let before = set(doing as u8);
+    let done = work();
+    set(before);
+    done
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An observer sees what the thread does, nested too, and what it did before afterwards.
+    #[test]
+    fn what_a_thread_does_is_seen() {
+        let (entered, thread) = enter();
+        assert_eq!(thread.doing(), Doing::Work);
+        assert!(thread.runs(), "this very thread");
+        let seen = during(Doing::Write, || {
+            let inner = during(Doing::Space, || thread.doing());
+            (inner, thread.doing())
+        });
+        assert_eq!(seen, (Doing::Space, Doing::Write));
+        assert_eq!(thread.doing(), Doing::Work);
+        drop(entered);
+        assert_eq!(during(Doing::Read, || thread.doing()), Doing::Work);
+    }
+
+    /// One that sleeps does not run.
+    #[test]
+    fn a_thread_that_sleeps_is_seen() {
+        let (say, said) = std::sync::mpsc::channel();
+        let (go, wait) = std::sync::mpsc::channel::<()>();
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                let (_entered, thread) = enter();
+                say.send(thread).unwrap();
+                during(Doing::Peer, || wait.recv())
+            });
+            let thread = said.recv().unwrap();
+            let until = std::time::Instant::now() + std::time::Duration::from_secs(60);
+            while (thread.doing() != Doing::Peer || thread.runs())
+                && std::time::Instant::now() < until
+            {
+                std::thread::yield_now();
+            }
+            let seen = (thread.doing(), thread.runs());
+            drop(go);
+            assert_eq!(seen, (Doing::Peer, false));
+        });
+    }
+
+    /// The numbers are those of the list.
+    #[test]
+    fn all_have_their_numbers() {
+        for (number, doing) in Doing::ALL.into_iter().enumerate() {
+            assert_eq!(doing as usize, number);
+        }
+    }
+}
