@@ -1,6 +1,7 @@
 //! Whole transfers between hosts of the lab: namespaces with interfaces of their own. Skipped, visibly,
 //! where namespaces cannot be made.
 
+mod bottlenecks;
 mod changes;
 #[path = "../common/mod.rs"]
 mod common;

@@ -15,7 +15,7 @@
 
 use std::collections::BTreeMap;
 
-use ropewalk_model::{ByteRate, Instant, Link};
+use ropewalk_model::{ByteRate, Instant, Link, Nanos};
 
 use super::arrivals::WINDOW_TIME;
 use super::{Coordinator, Node};
@@ -79,15 +79,46 @@ struct Reported {
     // Windows or buffers limit most streams.
     is_windowed: bool,
     at: Option<Instant>,
-    bytes: u64,
+    // Bytes that it lacked then.
+    lacked: u64,
 }
 
 /// Time that was dealt to causes so far.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Bottleneck {
     nodes: BTreeMap<u32, Reported>,
+    // Bytes that all who reported lacked then.
+    lacked: u64,
     // In nanoseconds, scaled by the share of the bytes that were lacking.
     causes: BTreeMap<Cause, f64>,
+    // Of causes beyond those.
+    others: f64,
+    full: Full,
+}
+
+/// What all nodes together fill, as it was a moment ago: with many of them it is too much to find out for each report.
+#[derive(Clone, Debug, Default)]
+struct Full {
+    found_at: Option<Instant>,
+    limit: bool,
+    // By the number of the declared link.
+    links: Vec<bool>,
+}
+
+/// Causes that are told apart: many thousand pairs of nodes may each be one, and none of them is worth a name then.
+const CAUSES_MAX: usize = 4096;
+
+/// How long that stands.
+const FULL_TIME: Nanos = Nanos(200_000_000);
+
+impl Bottleneck {
+    fn count(&mut self, cause: Cause, time: f64) {
+        let is_kept = self.causes.len() < CAUSES_MAX || self.causes.contains_key(&cause);
+        match is_kept {
+            true => *self.causes.entry(cause).or_default() += time,
+            false => self.others += time,
+        }
+    }
 }
 
 /// What was added since `before`.
@@ -204,20 +235,18 @@ impl Coordinator {
         let reported = self.bottleneck.nodes.entry(node).or_default();
         let of_late = since(receiving, &reported.receiving);
         let passed = now.since(reported.at.unwrap_or(moving_at));
-        let had = std::mem::replace(&mut reported.bytes, bytes);
+        let lacked = reported.lacked;
+        let lacks = self.nodes[node as usize].assigned_bytes();
+        reported.lacked = lacks.saturating_sub(bytes);
         reported.receiving = *receiving;
-        reported.at = Some(now);
-        let lacked =
-            |at: u32, had: u64| self.nodes[at as usize].assigned_bytes().saturating_sub(had);
-        let receivers =
-            (0..self.nodes.len() as u32).filter(|&at| self.nodes[at as usize].is_receiver());
-        let others = receivers.filter(|&at| at != node);
-        let of_others = others
-            .map(|at| lacked(at, self.nodes[at as usize].checked))
-            .sum::<u64>();
-        let own = lacked(node, had);
-        let weight = own as f64 / (own + of_others).max(1) as f64;
-        let shares = match self.is_at_the_limit() {
+        let is_first = reported.at.replace(now).is_none();
+        let own = if is_first { lacks } else { lacked };
+        self.bottleneck.lacked += if is_first { lacks } else { 0 };
+        let weight = own as f64 / self.bottleneck.lacked.max(1) as f64;
+        self.bottleneck.lacked =
+            (self.bottleneck.lacked + lacks.saturating_sub(bytes)).saturating_sub(own);
+        self.find_full(now);
+        let shares = match self.bottleneck.full.limit {
             _ if compares => vec![(Cause::Comparing(node), 1.0)],
             true => vec![(Cause::Limit, 1.0)],
             false => shares_of_receiver(&of_late, node, || self.shares_of_senders(node)),
@@ -225,18 +254,44 @@ impl Coordinator {
         for (cause, share) in shares {
             let time = share * weight * passed.0 as f64;
             if time > 0.0 {
-                *self.bottleneck.causes.entry(cause).or_default() += time;
+                self.bottleneck.count(cause, time);
             }
         }
     }
 
-    fn is_at_the_limit(&self) -> bool {
-        let rates = self.nodes.iter().map(|node| {
+    /// Finds out whether the limit and the declared links are full, unless that is known.
+    fn find_full(&mut self, now: Instant) {
+        let found_at = self.bottleneck.full.found_at;
+        let is_known = found_at.is_some_and(|at| now.since(at) < FULL_TIME);
+        if is_known || (self.setup.limit.is_none() && self.setup.links.is_empty()) {
+            return;
+        }
+        let rate = |node: &Node| {
             let is_done = node.done.is_some() || !node.alive();
-            node.received.rate(WINDOW_TIME, is_done, self.clock.now)
-        });
-        let limit = self.setup.limit.map(|limit| limit.0 as f64);
-        limit.is_some_and(|limit| rates.sum::<f64>() >= NEAR * limit)
+            node.received.rate(WINDOW_TIME, is_done, now)
+        };
+        let all = self.nodes.iter().map(rate).sum::<f64>();
+        let limit = self.setup.limit;
+        self.bottleneck.full = Full {
+            found_at: Some(now),
+            limit: limit.is_some_and(|limit| all >= NEAR * limit.0 as f64),
+            links: self
+                .setup
+                .links
+                .iter()
+                .map(|link| self.is_full(link, rate))
+                .collect(),
+        };
+    }
+
+    /// Whether receivers behind a declared link get as much as it carries.
+    fn is_full(&self, link: &Link, rate: impl Fn(&Node) -> f64) -> bool {
+        let gets_over = |node: &&Node| {
+            let mut senders = node.sent_by_pair.keys();
+            senders.any(|&at| link.limits(&self.nodes[at as usize].setup.name, &node.setup.name))
+        };
+        let over = self.nodes.iter().filter(|node| node.is_receiver());
+        over.filter(gets_over).map(rate).sum::<f64>() >= NEAR * link.rate.0 as f64
     }
 
     /// What holds back the senders that a receiver waits for: by the bytes that it still has to get from each.
@@ -282,7 +337,7 @@ impl Coordinator {
             from.sent.rate(WINDOW_TIME, false, now),
             to.received.rate(WINDOW_TIME, false, now),
         );
-        if let Some(trunk) = self.full_trunk(&from.setup.name, &to.setup.name, is_near) {
+        if let Some(trunk) = self.full_trunk(&from.setup.name, &to.setup.name) {
             return trunk;
         }
         if is_near(sent, speed(from.setup.up, from)) {
@@ -301,27 +356,10 @@ impl Coordinator {
     }
 
     /// A declared trunk, or cap of the pair, that lies between two nodes and carries what it can.
-    fn full_trunk(
-        &self,
-        from: &str,
-        to: &str,
-        is_near: impl Fn(f64, Option<u64>) -> bool,
-    ) -> Option<Cause> {
-        let now = self.clock.now;
-        let lies_between = |link: &&Link| link.limits(from, to);
-        let full = self.setup.links.iter().filter(lies_between).find(|link| {
-            let over = self.nodes.iter().filter(|node| node.is_receiver());
-            let over = over.filter(|node| {
-                let senders = node.sent_by_pair.keys();
-                let mut names = senders.map(|&at| self.nodes[at as usize].setup.name.as_str());
-                names.any(|name| link.limits(name, &node.setup.name))
-            });
-            let rate = over
-                .map(|node| node.received.rate(WINDOW_TIME, false, now))
-                .sum();
-            is_near(rate, Some(link.rate.0))
-        })?;
-        let name = full.trunk.clone();
+    fn full_trunk(&self, from: &str, to: &str) -> Option<Cause> {
+        let links = self.setup.links.iter().zip(&self.bottleneck.full.links);
+        let mut full = links.filter(|(link, is_full)| **is_full && link.limits(from, to));
+        let name = full.next()?.0.trunk.clone();
         Some(Cause::Trunk(
             name.unwrap_or_else(|| format!("{from} to {to}")),
         ))
@@ -330,7 +368,7 @@ impl Coordinator {
     /// What held the bytes back while they moved, in shares of that time, the largest first. They add up to 1 at most; empty where nothing
     /// was seen, as in the shortest transfers.
     pub fn causes(&self) -> Vec<(Cause, f64)> {
-        let all: f64 = self.bottleneck.causes.values().sum();
+        let all = self.bottleneck.causes.values().sum::<f64>() + self.bottleneck.others;
         let causes = self.bottleneck.causes.iter();
         let mut causes: Vec<(Cause, f64)> = causes
             .map(|(cause, time)| (cause.clone(), time / all.max(1.0)))

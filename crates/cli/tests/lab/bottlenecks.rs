@@ -1,0 +1,81 @@
+//! What reports say held a transfer back.
+
+use std::time::Duration;
+
+use ropewalk_lab::trunk::{ClusterSpec, LinkSpec, Loss, QueueLimit, TrunkSpec};
+use ropewalk_lab::{HostSpec, Lab, LabBuilder, NicSpec, Topology};
+use serde_json::{Value, json};
+
+use crate::hosts::{agent, close, master};
+
+/// The largest cause of a copy of memory to nothing; it has at least half of the time.
+fn cause(lab: &Lab, host: &str, args: &[&str]) -> Value {
+    let (status, report) = master(lab, host, &[&["copy", "--speeds", "off"], args].concat());
+    assert_eq!(status, Some(0), "{report:#}");
+    let first = &report["bottlenecks"][0];
+    let all = &report["bottlenecks"];
+    assert!(first["share"].as_f64() > Some(0.5), "{all:#}");
+    let shares = all.as_array().unwrap().iter();
+    let sum: f64 = shares.map(|one| one["share"].as_f64().unwrap()).sum();
+    assert!(sum < 1.001, "{all:#}");
+    json!([first["cause"], first["node"], first["peer"]])
+}
+
+/// A slow interface is the path between two nodes, or the node's speed where that is known; of two receivers the slow one is named; a limit
+/// comes before all.
+#[test]
+fn what_held_it_back_is_named() {
+    if ropewalk_lab::skip("what_held_it_back_is_named") {
+        return;
+    }
+    let host = |name: &str, rate| HostSpec::new(name).nic(NicSpec::rate_bits(rate));
+    let lab = LabBuilder::new()
+        .host(host("a", 50_000_000))
+        .host(host("b", 500_000_000))
+        .host(host("c", 5_000_000))
+        .build()
+        .unwrap();
+    let agents = ["a", "b", "c"].map(|host| agent(&lab, host, 7420, &["/data"]));
+    let (from, to) = ("a:7420:mem:16MiB", "b:7420:null:");
+    let (a, b, c) = ("a:7420", "b:7420", "c:7420");
+    let b_is = |args: &[&str], expected: Value| {
+        assert_eq!(cause(&lab, "b", &[args, &[from, to]].concat()), expected);
+    };
+    b_is(&[], json!(["path", a, b]));
+    b_is(
+        &["--node-rate", "a=50Mbit"],
+        json!(["sender_rate", a, null]),
+    );
+    b_is(&["--limit", "10Mbit"], json!(["limit", null, null]));
+    let slow = ["a:7420:mem:4MiB", to, "--also-to", "c:7420:null:"];
+    assert_eq!(cause(&lab, "b", &slow), json!(["path", a, c]));
+    let slow = ["--node-rate", "c=5Mbit", "a:7420:mem:4MiB", "c:7420:null:"];
+    assert_eq!(cause(&lab, "b", &slow), json!(["receiver_rate", c, null]));
+    close(lab, agents);
+}
+
+/// Packets that are lost on a long path are named.
+#[test]
+fn losses_are_named() {
+    if ropewalk_lab::skip("losses_are_named") {
+        return;
+    }
+    let link = LinkSpec::rate_bits(100_000_000)
+        .delay(Duration::from_millis(20))
+        .loss(Loss::independent(0.02))
+        .queue(QueueLimit::Packets(1000));
+    let clusters = ClusterSpec {
+        hosts: [1, 1],
+        access_bits_per_second: Some(1_000_000_000),
+        trunk: TrunkSpec::symmetric(link),
+    };
+    let lab = LabBuilder::from(Topology::clusters(&clusters))
+        .congestion_control("cubic")
+        .build()
+        .unwrap();
+    let agents = ["a1", "b1"].map(|host| agent(&lab, host, 7100, &["/data"]));
+    let args = ["--streams", "2", "a1:7100:mem:4MiB", "b1:7100:null:"];
+    let expected = json!(["loss", "a1:7100", "b1:7100"]);
+    assert_eq!(cause(&lab, "b1", &args), expected);
+    close(lab, agents);
+}
