@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use ropewalk_lane::doing::{Doing, Entered, Thread, enter};
+use ropewalk_lane::doing::{Doing, Entered, State, Thread, enter};
 use ropewalk_proto::control;
 
 /// Pause between two looks; a second has enough of them for shares of a few per cent.
@@ -92,10 +92,10 @@ impl Waits {
         for (_, side, thread) in threads.iter() {
             let doing = thread.doing();
             match side {
-                Side::Sends => *kind(sending, doing, thread.runs()) += passed,
-                Side::Receives => *kind(receiving, doing, thread.runs()) += passed,
+                Side::Sends => *kind(sending, doing, thread.state()) += passed,
+                Side::Receives => *kind(receiving, doing, thread.state()) += passed,
                 Side::Keeps if matches!(doing, Doing::Sync | Doing::Name) => {
-                    *kind(receiving, doing, false) += passed;
+                    *kind(receiving, doing, State::Sleeps) += passed;
                 }
                 Side::Keeps => {}
             }
@@ -112,15 +112,18 @@ impl Waits {
 
 /// The sum that a thread's time belongs to.
 ///
-/// * `runs`: it is on a processor, or ready for one: then it waits for nothing else, whatever it began.
-fn kind(waits: &mut control::Waits, doing: Doing, runs: bool) -> &mut u64 {
+/// * `state`: one that runs waits for nothing else, whatever it began.
+fn kind(waits: &mut control::Waits, doing: Doing, state: State) -> &mut u64 {
     match doing {
         Doing::Sync => &mut waits.sync,
         Doing::Name => &mut waits.name,
         Doing::Idle => &mut waits.idle,
-        _ if runs => &mut waits.processor,
+        _ if state == State::Runs => &mut waits.processor,
+        Doing::Read | Doing::Write => &mut waits.disk,
         // Bytes of a mapped file are read when they are touched.
-        Doing::Work | Doing::Read | Doing::Write => &mut waits.disk,
+        Doing::Work if state == State::Device => &mut waits.disk,
+        // For another thread of the node, which is at work.
+        Doing::Work => &mut waits.processor,
         Doing::Peer => &mut waits.peer,
         Doing::Path => &mut waits.path,
         Doing::Space => &mut waits.space,
@@ -143,7 +146,7 @@ fn observe(waits: &Weak<Waits>) {
 mod tests {
     use std::time::{Duration, Instant};
 
-    use ropewalk_lane::doing::{Doing, during};
+    use ropewalk_lane::doing::{Doing, State, during};
     use ropewalk_proto::control;
 
     use super::{Side, Waits, kind};
@@ -151,9 +154,9 @@ mod tests {
     /// Time of a thread is counted where its work belongs; a thread that runs waits for nothing.
     #[test]
     fn each_kind_has_its_sum() {
-        let sum = |doing, runs| {
+        let sum = |doing, state| {
             let mut waits = control::Waits::default();
-            *kind(&mut waits, doing, runs) += 1;
+            *kind(&mut waits, doing, state) += 1;
             waits
         };
         let of = control::Waits::default;
@@ -163,14 +166,25 @@ mod tests {
         };
         let disk = control::Waits { disk: 1, ..of() };
         for doing in [Doing::Work, Doing::Read, Doing::Write] {
-            assert_eq!(sum(doing, true), processor);
-            assert_eq!(sum(doing, false), disk);
+            assert_eq!(sum(doing, State::Runs), processor);
+            assert_eq!(sum(doing, State::Device), disk);
         }
-        assert_eq!(sum(Doing::Peer, true), processor);
-        assert_eq!(sum(Doing::Peer, false), control::Waits { peer: 1, ..of() });
-        assert_eq!(sum(Doing::Path, false), control::Waits { path: 1, ..of() });
-        assert_eq!(sum(Doing::Sync, true), control::Waits { sync: 1, ..of() });
-        assert_eq!(sum(Doing::Idle, true), control::Waits { idle: 1, ..of() });
+        assert_eq!(sum(Doing::Read, State::Sleeps), disk);
+        // It waits for a lock.
+        assert_eq!(sum(Doing::Work, State::Sleeps), processor);
+        assert_eq!(sum(Doing::Peer, State::Runs), processor);
+        let (peer, path) = (
+            control::Waits { peer: 1, ..of() },
+            control::Waits { path: 1, ..of() },
+        );
+        assert_eq!(sum(Doing::Peer, State::Sleeps), peer);
+        assert_eq!(sum(Doing::Path, State::Sleeps), path);
+        let (sync, idle) = (
+            control::Waits { sync: 1, ..of() },
+            control::Waits { idle: 1, ..of() },
+        );
+        assert_eq!(sum(Doing::Sync, State::Sleeps), sync);
+        assert_eq!(sum(Doing::Idle, State::Runs), idle);
     }
 
     /// What an observer sees between two looks counts as a whole, of each thread and side, until the thread leaves.

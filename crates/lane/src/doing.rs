@@ -48,15 +48,17 @@ impl Doing {
         Self::Sync,
         Self::Name,
     ];
+}
 
-    /// Whether the thread waits for something that is no disk of this host.
-    #[must_use]
-    pub fn is_wait(self) -> bool {
-        matches!(
-            self,
-            Self::Peer | Self::Path | Self::Space | Self::Idle | Self::Connect
-        )
-    }
+/// Whether a thread gets on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// It is on a processor, or ready for one.
+    Runs,
+    /// It waits in the kernel for a device: a disk, or a page of a file.
+    Device,
+    /// It sleeps, or the kernel does not say: it waits for a socket, a lock or a time.
+    Sleeps,
 }
 
 thread_local! {
@@ -79,15 +81,19 @@ impl Thread {
         Doing::ALL.get(number).copied().unwrap_or(Doing::Work)
     }
 
-    /// Whether it runs on a processor or waits for one. Costs a system call; `false` where the kernel does not say.
+    /// Whether it gets on. Costs a system call.
     #[must_use]
-    pub fn runs(&self) -> bool {
+    pub fn state(&self) -> State {
         let mut text = [0; 64];
         let read = self.stat.as_ref().map(|stat| stat.read_at(&mut text, 0));
         let text = &text[..read.and_then(Result::ok).unwrap_or(0)];
         // The name, which may have any letters, is short and in parentheses.
         let end = text.iter().rposition(|&letter| letter == b')');
-        end.is_some_and(|end| text.get(end + 2) == Some(&b'R'))
+        match end.and_then(|end| text.get(end + 2)) {
+            Some(b'R') => State::Runs,
+            Some(b'D') => State::Device,
+            _ => State::Sleeps,
+        }
     }
 }
 
@@ -139,7 +145,7 @@ mod tests {
     fn what_a_thread_does_is_seen() {
         let (entered, thread) = enter();
         assert_eq!(thread.doing(), Doing::Work);
-        assert!(thread.runs(), "this very thread");
+        assert_eq!(thread.state(), State::Runs, "this very thread");
         let seen = during(Doing::Write, || {
             let inner = during(Doing::Space, || thread.doing());
             (inner, thread.doing())
@@ -163,14 +169,14 @@ mod tests {
             });
             let thread = said.recv().unwrap();
             let until = std::time::Instant::now() + std::time::Duration::from_secs(60);
-            while (thread.doing() != Doing::Peer || thread.runs())
+            while (thread.doing() != Doing::Peer || thread.state() != State::Sleeps)
                 && std::time::Instant::now() < until
             {
                 std::thread::yield_now();
             }
-            let seen = (thread.doing(), thread.runs());
+            let seen = (thread.doing(), thread.state());
             drop(go);
-            assert_eq!(seen, (Doing::Peer, false));
+            assert_eq!(seen, (Doing::Peer, State::Sleeps));
         });
     }
 
