@@ -91,6 +91,10 @@ impl Waits {
         let passed = now.saturating_duration_since(since).as_nanos() as u64;
         for (_, side, thread) in threads.iter() {
             let doing = thread.doing();
+            let here = now
+                .saturating_duration_since(thread.entered_at())
+                .as_nanos() as u64;
+            let passed = passed.min(here);
             match side {
                 Side::Sends => *kind(sending, doing, thread.state()) += passed,
                 Side::Receives => *kind(receiving, doing, thread.state()) += passed,
@@ -191,23 +195,37 @@ mod tests {
     #[test]
     fn threads_are_summed() {
         let waits = std::sync::Arc::new(Waits::default());
-        let start = Instant::now();
         // No observer of its own: the test is the observer.
-        waits.0.lock().looked_at = Some(start);
-        let after = |millis| start + Duration::from_millis(millis);
+        waits.0.lock().looked_at = Some(Instant::now());
         let here = waits.enter(Side::Sends);
+        let start = Instant::now();
+        let after = |seconds| start + Duration::from_secs(seconds);
+        waits.look(start);
         during(Doing::Idle, || {
-            waits.look(after(1000));
+            waits.look(after(100));
             let (sending, receiving) = waits.read();
-            assert_eq!(sending.idle, 1_000_000_000);
+            assert_eq!(sending.idle, 100_000_000_000);
             assert_eq!(receiving, control::Waits::default());
         });
         drop(here);
         let _here = waits.enter(Side::Keeps);
-        waits.look(after(1500));
-        during(Doing::Sync, || waits.look(after(1700)));
+        waits.look(after(200));
+        during(Doing::Sync, || waits.look(after(202)));
         let (sending, receiving) = waits.read();
-        assert_eq!(sending.idle, 1_000_000_000);
-        assert_eq!(receiving.sync, 200_000_000);
+        assert_eq!(sending.idle, 100_000_000_000);
+        assert_eq!(receiving.sync, 2_000_000_000);
+    }
+
+    /// A thread that came between two looks has not been there since the first.
+    #[test]
+    fn threads_count_from_when_they_enter() {
+        let waits = std::sync::Arc::new(Waits::default());
+        let before = Instant::now().checked_sub(Duration::from_secs(50)).unwrap();
+        waits.0.lock().looked_at = Some(before);
+        let _here = waits.enter(Side::Sends);
+        let entered = Instant::now();
+        during(Doing::Idle, || waits.look(entered + Duration::from_secs(1)));
+        let idle = waits.read().0.idle;
+        assert!((1_000_000_000..40_000_000_000).contains(&idle), "{idle}");
     }
 }

@@ -8,6 +8,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::Instant;
 
 /// What a thread does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,8 +70,9 @@ thread_local! {
 #[derive(Debug)]
 pub struct Thread {
     doing: Arc<AtomicU8>,
-    // Of the kernel; `None` where it has none.
-    stat: Option<File>,
+    // The kernel's words on it. Not kept open: with many streams that would be as many descriptors more.
+    stat: String,
+    entered_at: Instant,
 }
 
 impl Thread {
@@ -81,12 +83,18 @@ impl Thread {
         Doing::ALL.get(number).copied().unwrap_or(Doing::Work)
     }
 
-    /// Whether it gets on. Costs a system call.
+    /// When it entered.
+    #[must_use]
+    pub fn entered_at(&self) -> Instant {
+        self.entered_at
+    }
+
+    /// Whether it gets on. Costs three system calls.
     #[must_use]
     pub fn state(&self) -> State {
         let mut text = [0; 64];
-        let read = self.stat.as_ref().map(|stat| stat.read_at(&mut text, 0));
-        let text = &text[..read.and_then(Result::ok).unwrap_or(0)];
+        let read = File::open(&self.stat).and_then(|stat| stat.read_at(&mut text, 0));
+        let text = &text[..read.unwrap_or(0)];
         // The name, which may have any letters, is short and in parentheses.
         let end = text.iter().rposition(|&letter| letter == b')');
         match end.and_then(|end| text.get(end + 2)) {
@@ -107,8 +115,12 @@ pub fn enter() -> (Entered, Thread) {
     let doing = Arc::new(AtomicU8::new(Doing::Work as u8));
     OWN.set(Some(doing.clone()));
     let id = rustix::thread::gettid().as_raw_nonzero();
-    let stat = File::open(format!("/proc/self/task/{id}/stat")).ok();
-    (Entered(()), Thread { doing, stat })
+    let thread = Thread {
+        doing,
+        stat: format!("/proc/self/task/{id}/stat"),
+        entered_at: Instant::now(),
+    };
+    (Entered(()), thread)
 }
 
 impl Drop for Entered {

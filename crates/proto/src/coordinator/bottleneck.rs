@@ -27,7 +27,14 @@ const NEAR: f64 = 0.88;
 /// Segments sent again, of all, from which on losses are the cause: windows of TCP are short then.
 const LOSS: f64 = 0.003;
 
-/// Threads of a sender that wait for requests are idle ones of other receivers, unless nearly all do.
+/// Causes that are told apart: many thousand pairs of nodes may each be one, and none of them is worth a name then.
+const CAUSES_MAX: usize = 4096;
+
+/// What concerns all nodes is found out at most once in this time, not at each report: 10^4 receivers report twice a second.
+const LOOK_TIME: Nanos = Nanos::from_millis(250);
+
+/// Threads of a sender that wait for requests are idle ones of other receivers, unless nearly all do. Those of receivers that are done
+/// stay until the end, and do not count.
 const BUSY: f64 = 0.1;
 
 /// Something that can hold bytes back. Nodes are numbers; of pairs, the sender is first.
@@ -66,7 +73,7 @@ pub enum Cause {
 }
 
 /// What one node last reported.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Reported {
     sending: Waits,
     receiving: Waits,
@@ -79,37 +86,34 @@ struct Reported {
     // Windows or buffers limit most streams.
     is_windowed: bool,
     at: Option<Instant>,
-    // Bytes that it lacked then.
-    lacked: u64,
+    bytes: u64,
+    // What it still has to get from each sender, as a receiver.
+    left: BTreeMap<u32, u64>,
+}
+
+/// What concerns all nodes, as it was of late.
+#[derive(Clone, Debug, Default)]
+struct Together {
+    at: Option<Instant>,
+    // Bytes that all receivers lack.
+    lacking: u64,
+    // Of all receivers, those that lack any.
+    unfinished: f64,
+    is_at_the_limit: bool,
+    // Of the declared links, in their order: which carry what they can.
+    full: Vec<bool>,
 }
 
 /// Time that was dealt to causes so far.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Bottleneck {
     nodes: BTreeMap<u32, Reported>,
-    // Bytes that all who reported lacked then.
-    lacked: u64,
+    together: Together,
     // In nanoseconds, scaled by the share of the bytes that were lacking.
     causes: BTreeMap<Cause, f64>,
     // Of causes beyond those.
     others: f64,
-    full: Full,
 }
-
-/// What all nodes together fill, as it was a moment ago: with many of them it is too much to find out for each report.
-#[derive(Clone, Debug, Default)]
-struct Full {
-    found_at: Option<Instant>,
-    limit: bool,
-    // By the number of the declared link.
-    links: Vec<bool>,
-}
-
-/// Causes that are told apart: many thousand pairs of nodes may each be one, and none of them is worth a name then.
-const CAUSES_MAX: usize = 4096;
-
-/// How long that stands.
-const FULL_TIME: Nanos = Nanos(200_000_000);
 
 impl Bottleneck {
     fn count(&mut self, cause: Cause, time: f64) {
@@ -134,6 +138,10 @@ fn since(now: &Waits, before: &Waits) -> Waits {
         sync: now.sync.saturating_sub(before.sync),
         name: now.name.saturating_sub(before.name),
     }
+}
+
+fn is_near(rate: f64, speed: u64) -> bool {
+    rate >= NEAR * speed as f64
 }
 
 impl Reported {
@@ -166,41 +174,49 @@ fn shares_of_receiver(
         (Cause::Space(node), waits.space),
         (Cause::Opening(node), waits.connect),
     ];
-    // Requests that cannot leave wait for the sender, too.
-    let peer = waits.peer + waits.path;
-    let all = own.iter().map(|(_, time)| time).sum::<u64>() + peer;
-    if all == 0 {
+    // Requests that cannot leave wait for the sender, too. What nodes say may be any numbers.
+    let peer = waits.peer as f64 + waits.path as f64;
+    let all = own.iter().map(|(_, time)| *time as f64).sum::<f64>() + peer;
+    if all <= 0.0 {
         return Vec::new();
     }
-    let share = |time: u64| time as f64 / all as f64;
+    let share = |time: f64| time / all;
     let mut shares: Vec<(Cause, f64)> = own
         .into_iter()
-        .map(|(cause, time)| (cause, share(time)))
+        .map(|(cause, time)| (cause, share(time as f64)))
         .collect();
-    if peer > 0 {
+    if peer > 0.0 {
         let waits = of_senders().into_iter();
         shares.extend(waits.map(|(cause, part)| (cause, part * share(peer))));
     }
     shares
 }
 
-/// The same of a sender that a receiver waits for. `path`: what the path between them is called.
-fn shares_of_sender(waits: &Waits, pair: (u32, u32), path: Cause) -> Vec<(Cause, f64)> {
+/// The same of a sender that a receiver waits for.
+///
+/// * `path`: what the path between them is called.
+/// * `unfinished`: the share of receivers that still lack bytes.
+fn shares_of_sender(
+    waits: &Waits,
+    pair: (u32, u32),
+    path: Cause,
+    unfinished: f64,
+) -> Vec<(Cause, f64)> {
     let own = [
         (Cause::SenderProcessor(pair.0), waits.processor),
         (Cause::SourceDisk(pair.0), waits.disk),
         (path, waits.path),
     ];
-    let busy = own.iter().map(|(_, time)| time).sum::<u64>();
-    let all = busy + waits.peer;
-    if all == 0 {
+    let busy = own.iter().map(|(_, time)| *time as f64).sum::<f64>();
+    let all = busy + waits.peer as f64;
+    if all <= 0.0 {
         let [_, _, (path, _)] = own;
         return vec![(path, 1.0)];
     }
-    if (busy as f64) < BUSY * all as f64 {
+    if busy < BUSY * unfinished * all {
         return vec![(Cause::Requests(pair.0, pair.1), 1.0)];
     }
-    let share = |(cause, time): (Cause, u64)| (cause, time as f64 / busy as f64);
+    let share = |(cause, time): (Cause, u64)| (cause, time as f64 / busy);
     own.into_iter().map(share).collect()
 }
 
@@ -224,6 +240,11 @@ impl Coordinator {
         };
         let compares = status.comparing.as_ref();
         let compares = compares.is_some_and(|comparing| comparing.done < comparing.total);
+        let left = status.pairs.iter().map(|pair| (pair.sender, pair.left));
+        let left: BTreeMap<u32, u64> = left.filter(|(_, left)| *left > 0).collect();
+        if let Some(reported) = self.bottleneck.nodes.get_mut(&node) {
+            reported.left = left;
+        }
         self.deal(node, receiving, status.checked, compares, now);
     }
 
@@ -235,18 +256,18 @@ impl Coordinator {
         let reported = self.bottleneck.nodes.entry(node).or_default();
         let of_late = since(receiving, &reported.receiving);
         let passed = now.since(reported.at.unwrap_or(moving_at));
-        let lacked = reported.lacked;
-        let lacks = self.nodes[node as usize].assigned_bytes();
-        reported.lacked = lacks.saturating_sub(bytes);
+        let had = std::mem::replace(&mut reported.bytes, bytes);
         reported.receiving = *receiving;
-        let is_first = reported.at.replace(now).is_none();
-        let own = if is_first { lacks } else { lacked };
-        self.bottleneck.lacked += if is_first { lacks } else { 0 };
-        let weight = own as f64 / self.bottleneck.lacked.max(1) as f64;
-        self.bottleneck.lacked =
-            (self.bottleneck.lacked + lacks.saturating_sub(bytes)).saturating_sub(own);
-        self.find_full(now);
-        let shares = match self.bottleneck.full.limit {
+        reported.at = Some(now);
+        self.look_at_all(now);
+        let assigned = self.nodes[node as usize].assigned_bytes();
+        let own = assigned.saturating_sub(had);
+        let together = &self.bottleneck.together;
+        let of_others = together
+            .lacking
+            .saturating_sub(assigned.saturating_sub(bytes));
+        let weight = own as f64 / (own as f64 + of_others as f64).max(1.0);
+        let shares = match together.is_at_the_limit {
             _ if compares => vec![(Cause::Comparing(node), 1.0)],
             true => vec![(Cause::Limit, 1.0)],
             false => shares_of_receiver(&of_late, node, || self.shares_of_senders(node)),
@@ -259,57 +280,63 @@ impl Coordinator {
         }
     }
 
-    /// Finds out whether the limit and the declared links are full, unless that is known.
-    fn find_full(&mut self, now: Instant) {
-        let found_at = self.bottleneck.full.found_at;
-        let is_known = found_at.is_some_and(|at| now.since(at) < FULL_TIME);
-        if is_known || (self.setup.limit.is_none() && self.setup.links.is_empty()) {
+    /// Looks at all nodes, unless that was done a moment ago. Cost O(nodes + runs + links x pairs).
+    fn look_at_all(&mut self, now: Instant) {
+        let looked_at = self.bottleneck.together.at;
+        if looked_at.is_some_and(|at| now.since(at) < LOOK_TIME) {
             return;
         }
-        let rate = |node: &Node| {
-            let is_done = node.done.is_some() || !node.alive();
-            node.received.rate(WINDOW_TIME, is_done, now)
-        };
-        let all = self.nodes.iter().map(rate).sum::<f64>();
-        let limit = self.setup.limit;
-        self.bottleneck.full = Full {
-            found_at: Some(now),
-            limit: limit.is_some_and(|limit| all >= NEAR * limit.0 as f64),
-            links: self
+        let (mut all, mut unfinished, mut lacking) = (0_u32, 0_u32, 0_u64);
+        for node in self.nodes.iter().filter(|node| node.is_receiver()) {
+            let lacks = node.assigned_bytes().saturating_sub(node.checked);
+            lacking = lacking.saturating_add(lacks);
+            all += 1;
+            unfinished += u32::from(lacks > 0);
+        }
+        self.bottleneck.together = Together {
+            at: Some(now),
+            lacking,
+            unfinished: f64::from(unfinished.max(1)) / f64::from(all.max(1)),
+            is_at_the_limit: self.is_at_the_limit(),
+            full: self
                 .setup
                 .links
                 .iter()
-                .map(|link| self.is_full(link, rate))
+                .map(|link| self.is_full(link))
                 .collect(),
         };
     }
 
-    /// Whether receivers behind a declared link get as much as it carries.
-    fn is_full(&self, link: &Link, rate: impl Fn(&Node) -> f64) -> bool {
-        let gets_over = |node: &&Node| {
-            let mut senders = node.sent_by_pair.keys();
-            senders.any(|&at| link.limits(&self.nodes[at as usize].setup.name, &node.setup.name))
-        };
-        let over = self.nodes.iter().filter(|node| node.is_receiver());
-        over.filter(gets_over).map(rate).sum::<f64>() >= NEAR * link.rate.0 as f64
+    fn is_at_the_limit(&self) -> bool {
+        let rates = self.nodes.iter().map(|node| {
+            let is_done = node.done.is_some() || !node.alive();
+            node.received.rate(WINDOW_TIME, is_done, self.clock.now)
+        });
+        let limit = self.setup.limit.map(|limit| limit.0);
+        limit.is_some_and(|limit| is_near(rates.sum(), limit))
     }
 
     /// What holds back the senders that a receiver waits for: by the bytes that it still has to get from each.
     fn shares_of_senders(&self, receiver: u32) -> Vec<(Cause, f64)> {
-        let node = &self.nodes[receiver as usize];
-        let left = &node.left_by_pair;
-        let by = match left.values().any(|&bytes| bytes > 0) {
-            true => left,
-            false => &node.sent_by_pair,
+        let reported = self.bottleneck.nodes.get(&receiver);
+        let left = reported.map(|reported| &reported.left);
+        let by = match left.filter(|left| !left.is_empty()) {
+            Some(left) => left,
+            None => &self.nodes[receiver as usize].sent_by_pair,
         };
-        let all = by.values().sum::<u64>().max(1) as f64;
+        // What a receiver says that it had from whom may name nodes that there are not.
+        let is_known = |sender: &u32| (*sender as usize) < self.nodes.len();
+        let known = by.iter().filter(|(sender, _)| is_known(sender));
+        let all = known.clone().map(|(_, bytes)| *bytes as f64).sum::<f64>();
+        let all = all.max(1.0);
         let mut shares = Vec::new();
-        for (&sender, &bytes) in by.iter().filter(|(_, bytes)| **bytes > 0) {
-            let reported = self.bottleneck.nodes.get(&sender).copied();
-            let reported = reported.unwrap_or_default();
+        for (&sender, &bytes) in known.filter(|(_, bytes)| **bytes > 0) {
+            let unknown = Reported::default();
+            let reported = self.bottleneck.nodes.get(&sender).unwrap_or(&unknown);
             let pair = (sender, receiver);
-            let path = self.path(pair, &reported);
-            let of_it = shares_of_sender(&reported.sent_of_late, pair, path);
+            let path = self.path(pair, reported);
+            let unfinished = self.bottleneck.together.unfinished;
+            let of_it = shares_of_sender(&reported.sent_of_late, pair, path, unfinished);
             shares.extend(
                 of_it
                     .into_iter()
@@ -331,7 +358,7 @@ impl Coordinator {
             declared.map(|rate| rate.0).or(measured)
         };
         let is_near =
-            |rate: f64, speed: Option<u64>| speed.is_some_and(|speed| rate >= NEAR * speed as f64);
+            |rate: f64, speed: Option<u64>| speed.is_some_and(|speed| is_near(rate, speed));
         let now = self.clock.now;
         let (sent, received) = (
             from.sent.rate(WINDOW_TIME, false, now),
@@ -357,12 +384,26 @@ impl Coordinator {
 
     /// A declared trunk, or cap of the pair, that lies between two nodes and carries what it can.
     fn full_trunk(&self, from: &str, to: &str) -> Option<Cause> {
-        let links = self.setup.links.iter().zip(&self.bottleneck.full.links);
-        let mut full = links.filter(|(link, is_full)| **is_full && link.limits(from, to));
-        let name = full.next()?.0.trunk.clone();
+        let links = self.setup.links.iter().zip(&self.bottleneck.together.full);
+        let mut full = links.filter(|(_, is_full)| **is_full).map(|(link, _)| link);
+        let full = full.find(|link| link.limits(from, to))?;
+        let name = full.trunk.clone();
         Some(Cause::Trunk(
             name.unwrap_or_else(|| format!("{from} to {to}")),
         ))
+    }
+
+    /// Whether a link carries what it can.
+    fn is_full(&self, link: &Link) -> bool {
+        let over = self.nodes.iter().filter(|node| node.is_receiver());
+        let over = over.filter(|node| {
+            let senders = node.sent_by_pair.keys();
+            let senders = senders.filter_map(|&at| self.nodes.get(at as usize));
+            let mut names = senders.map(|sender| sender.setup.name.as_str());
+            names.any(|name| link.limits(name, &node.setup.name))
+        });
+        let rates = over.map(|node| node.received.rate(WINDOW_TIME, false, self.clock.now));
+        is_near(rates.sum(), link.rate.0)
     }
 
     /// What held the bytes back while they moved, in shares of that time, the largest first. They add up to 1 at most; empty where nothing
@@ -493,6 +534,50 @@ mod tests {
         }
     }
 
+    /// Whatever a node says, the master goes on: senders that there are not, and times without end.
+    #[test]
+    fn wrong_reports_are_endured() {
+        let endless = Waits {
+            processor: u64::MAX,
+            disk: u64::MAX,
+            peer: u64::MAX,
+            path: u64::MAX,
+            space: u64::MAX,
+            ..Waits::default()
+        };
+        for trunk in [true, false] {
+            let mut c = pair();
+            if trunk {
+                let of = |name: &str| ropewalk_model::NodeSet {
+                    nodes: [name.to_owned()].into(),
+                    ..Default::default()
+                };
+                c.setup.links.push(Link {
+                    trunk: Some("wide".into()),
+                    rate: ByteRate(1000),
+                    from: of("a"),
+                    to: of("b"),
+                });
+            }
+            let pair = |sender, delivered| PairStatus {
+                sender,
+                delivered,
+                ..PairStatus::default()
+            };
+            let status = Status {
+                checked: 1000,
+                receiving: Some(endless),
+                sending: Some(endless),
+                pairs: vec![pair(0, 1000), pair(2, 1000), pair(u32::MAX, u64::MAX)],
+                ..Status::default()
+            };
+            c.handle_message(1, from(from_agent::Body::Status(status)), Instant(SECOND));
+            actions(&mut c);
+            let all: f64 = c.causes().iter().map(|(_, share)| share).sum();
+            assert!(all <= 1.0 + 1e-9, "{:?}", c.causes());
+        }
+    }
+
     /// A full connection is one of small windows, or losses, where the kernel says so.
     #[test]
     fn a_full_connection_has_a_reason() {
@@ -586,6 +671,49 @@ mod tests {
             waiting(&mut c, sum, TcpStatus::default(), second, 1000 * second);
         }
         assert_eq!(c.causes()[0].0, Cause::Trunk("wide".into()));
+    }
+
+    /// Streams of receivers that are done wait at the sender for requests until the end: that is no round trip of the last receiver.
+    #[test]
+    fn receivers_that_are_done_do_not_count() {
+        const LEN: u64 = 1_000_000;
+        let nodes = vec![
+            node("a", &[(0, LEN)], &[], None),
+            node("b", &[], &[(0, LEN)], None),
+            node("c", &[], &[(0, LEN)], None),
+        ];
+        let (mut c, _) = started(nodes);
+        actions(&mut c);
+        let sending = Waits {
+            path: SECOND,
+            peer: SECOND * 11,
+            ..Waits::default()
+        };
+        let status = SenderStatus {
+            sending: Some(sending),
+            ..SenderStatus::default()
+        };
+        c.handle_message(
+            0,
+            from(from_agent::Body::SenderStatus(status)),
+            Instant(SECOND),
+        );
+        for (node, checked, at) in [(1, LEN, 1), (2, 1000, 2)] {
+            let status = Status {
+                checked,
+                receiving: Some(waits(|waits| &mut waits.peer)),
+                pairs: vec![PairStatus {
+                    delivered: checked,
+                    left: LEN - checked,
+                    ..PairStatus::default()
+                }],
+                ..Status::default()
+            };
+            let body = from_agent::Body::Status(status);
+            c.handle_message(node, from(body), Instant(at * SECOND));
+        }
+        let causes = c.causes();
+        assert_eq!(causes[0].0, Cause::Path(0, 2), "{causes:?}");
     }
 
     /// Of several receivers, the one that lacks most counts most; threads without work say nothing.
