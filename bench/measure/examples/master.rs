@@ -14,7 +14,7 @@ use ropewalk_proto::control::{
     Status, ToAgent, from_agent, to_agent,
 };
 use ropewalk_proto::coordinator::{
-    Action, Coordinator, Incomplete, Mapping, Planned, PlannedRun, Rails, Setup,
+    Action, Coordinator, Incomplete, Mapping, Planned, PlannedRun, Rails, Relay, Setup,
 };
 use ropewalk_sim::{SECOND, Scenario};
 
@@ -65,6 +65,7 @@ fn run(scenario: &Scenario, say: bool) -> (Coordinator, Vec<Vec<Run>>) {
         files: None,
         links: Vec::new(),
         source_name: String::new(),
+        relay: Relay::Off,
     };
     let mut master = Coordinator::new(setup, Instant(0));
     timed(say, "open, all", || {
@@ -101,15 +102,10 @@ fn run(scenario: &Scenario, say: bool) -> (Coordinator, Vec<Vec<Run>>) {
     let runs = timed(say, "runs and spares", || {
         receiver_runs(&problem, &schedule, 2)
     });
-    let to_run = |run: ropewalk_model::ReceiverRun| PlannedRun {
-        range: run.range,
-        sender: run.sender,
-        spares: run.spares,
-    };
     let planned = Planned {
         runs: runs
             .into_iter()
-            .map(|runs| runs.into_iter().map(to_run).collect())
+            .map(|runs| runs.into_iter().map(PlannedRun::from).collect())
             .collect(),
         predicted_seconds: schedule.predicted_seconds(&problem),
         ..Planned::default()

@@ -286,6 +286,11 @@ impl Finder {
             let why = "--plain keeps data off the command's host; leave --plain out";
             return self.route.lock().handle_through_failed(why.to_owned());
         }
+        // The senders' copy is as near.
+        if self.peer.relays {
+            let why = "what receivers hand on does not go through the command's host";
+            return self.route.lock().handle_through_failed(why.to_owned());
+        }
         let (member, sender) = (self.member.clone(), self.peer.node);
         let work = move || {
             let mut opened = Err("no way leads there".to_owned());

@@ -199,8 +199,8 @@ impl Line<'_> {
             Received::Digest { grant, digest } => Ok((grant.range, Some(digest))),
             Received::Missing { grant, .. } => Ok((grant.range, None)),
             Received::Idle => Err(format!("silent for {} s", ANSWER_TIME_MAX.as_secs())),
-            Received::Unit { .. } | Received::Corrupt { .. } => {
-                Err("it sent bytes where hashes were due".into())
+            Received::Unit { .. } | Received::Corrupt { .. } | Received::Held(_) => {
+                Err("it sent something else where hashes were due".into())
             }
         }
     }

@@ -140,6 +140,20 @@ impl SinkSet {
         })
     }
 
+    /// As [`SinkSet::read_back`], for other nodes that want the same bytes.
+    pub fn look(&self, offset: u64, out: &mut [u8]) -> Result<(), StoreError> {
+        let length = out.len() as u64;
+        self.each(offset, length, |sink, part| {
+            let at = (part.start - offset) as usize;
+            sink.look(part.start, &mut out[at..at + part.len() as usize])
+        })
+    }
+
+    /// Others read from the sinks also when files have their names.
+    pub fn keep_open(&self) {
+        self.sinks.iter().for_each(|placed| placed.sink.keep_open());
+    }
+
     /// Bytes of the data space as people know them: bytes of a file.
     pub fn place(&self, range: Range) -> String {
         let named = self.sinks.iter().find_map(|placed| {

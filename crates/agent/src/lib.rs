@@ -25,6 +25,7 @@ mod door;
 mod error;
 mod find;
 mod forward;
+mod handing;
 mod hashes;
 mod host;
 mod hung;

@@ -103,8 +103,8 @@ impl Lists<'_> {
                     Received::Corrupt { reason, .. } | Received::Missing { reason, .. } => {
                         return Err(reason);
                     }
-                    Received::Digest { .. } => {
-                        return Err("it sent a hash where the list of files was due".into());
+                    Received::Digest { .. } | Received::Held(_) => {
+                        return Err("it sent something else where the list of files was due".into());
                     }
                     Received::Idle => {
                         return Err(format!("silent for {} s", MANIFEST_SILENCE.as_secs()));

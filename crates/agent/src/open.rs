@@ -101,6 +101,14 @@ impl OpenSink {
         }
     }
 
+    /// Whether what is received can be read again.
+    pub fn is_kept(&self) -> bool {
+        matches!(
+            self,
+            Self::Tree { .. } | Self::Files { .. } | Self::Buffer { .. }
+        )
+    }
+
     /// The final paths of what other nodes write, too.
     pub fn shared_paths(&self) -> &[PathBuf] {
         match self {

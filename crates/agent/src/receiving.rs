@@ -35,6 +35,7 @@ use finish::LOOK_EVERY;
 mod manifests;
 mod meter;
 mod rails;
+mod relayed;
 mod stream_thread;
 #[cfg(test)]
 mod tests;
@@ -143,7 +144,7 @@ pub(crate) struct Fetch {
 impl Fetch {
     pub fn new(member: Arc<Member>, plan: &control::Plan) -> Arc<Self> {
         let options = member.options;
-        let senders: HashSet<u32> = plan.runs.iter().map(|run| run.sender).collect();
+        let senders: HashSet<u32> = plan.runs.iter().map(control::Run::source).collect();
         let blast = streams::blast(&options, senders.len());
         let streams = Streams::new(&Wish {
             given: control::given(options.streams),
@@ -260,8 +261,13 @@ impl Fetch {
                         fetch.tell_present(&present);
                     }
                     let mut state = fetch.state.lock();
+                    let kept = present.adopted.clone();
                     let present = present.all().union(&there);
                     state.node.fetch_mut().handle_present(present);
+                    if plan.hands_on {
+                        sinks.keep_open();
+                        state.node.fetch_mut().handle_kept(kept);
+                    }
                     let now = fetch.member.now();
                     let unit_at = |offset| sinks.unit_at(offset);
                     if !sinks.names_early() {

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 use ropewalk_lane::doing::{Doing, during};
@@ -11,6 +11,7 @@ use ropewalk_lane::{Absent, Extent, Provider, Stopper, TcpInfo, missing};
 use ropewalk_model::Range;
 use ropewalk_proto::control;
 
+use crate::handing::{Announcing, Handing};
 use crate::landing::Holdings;
 
 enum State {
@@ -28,6 +29,8 @@ pub(crate) struct Serving {
     sent: AtomicU64,
     second: Mutex<Second>,
     tcp: Mutex<Tcp>,
+    // Of a receiver that hands on.
+    handing: Mutex<Option<Handing>>,
 }
 
 /// The streams that are served, and what closed ones did.
@@ -63,6 +66,7 @@ impl Serving {
                 best: 0,
             }),
             tcp: Mutex::default(),
+            handing: Mutex::default(),
         }
     }
 
@@ -117,6 +121,11 @@ impl Serving {
         self.set(State::Ready(Arc::new(holdings)));
     }
 
+    /// The node hands on what it receives: what that is is announced on streams.
+    pub fn hand_on(&self, handing: Handing) {
+        *self.handing.lock() = Some(handing);
+    }
+
     pub fn fail(&self, reason: String) {
         self.set(State::Failed(reason));
     }
@@ -143,10 +152,14 @@ impl Serving {
     }
 
     /// What one stream serves, counted.
-    pub fn meter(&self, holdings: Result<Arc<Holdings>, String>) -> Metered<'_> {
+    ///
+    /// * `is_told`: what the node gets meanwhile is announced on it.
+    pub fn meter(&self, holdings: Result<Arc<Holdings>, String>, is_told: bool) -> Metered<'_> {
+        let handing = self.handing.lock().clone().filter(|_| is_told);
         Metered {
             holdings,
             serving: self,
+            announcing: handing.and_then(Announcing::new),
             asked: Mutex::new((0, Range { start: 0, end: 0 })),
         }
     }
@@ -184,6 +197,7 @@ impl Serving {
 pub(crate) struct Metered<'a> {
     holdings: Result<Arc<Holdings>, String>,
     serving: &'a Serving,
+    announcing: Option<Announcing>,
     // Space and range that were counted last.
     asked: Mutex<(u16, Range)>,
 }
@@ -275,6 +289,10 @@ impl Provider for Metered<'_> {
         );
         Ok(())
     }
+
+    fn news(&self) -> Option<(Vec<Range>, Duration)> {
+        self.announcing.as_ref()?.news()
+    }
 }
 
 #[cfg(test)]
@@ -285,7 +303,7 @@ mod tests {
     #[test]
     fn bytes_asked_for_twice_count_once() {
         let serving = Serving::new();
-        let meter = serving.meter(Err("unused".into()));
+        let meter = serving.meter(Err("unused".into()), false);
         for range in [
             (0, 100),
             (0, 60),

@@ -17,6 +17,7 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use crate::AgentError;
 use crate::counts::{Counts, Moved};
+use crate::handing::{Handing, Holder};
 use crate::host::Host;
 use crate::interfaces::{self, Interface};
 use crate::landing::{Holdings, manifest_space};
@@ -132,6 +133,7 @@ impl Transfer {
             .check()
             .map_err(|error| AgentError::Refused(error.to_string()))?;
         let sinks = open::sinks(&open.sinks, &options, host)?;
+        opened.hands_on = !sinks.is_empty() && sinks.iter().all(OpenSink::is_kept);
         let paths = sinks
             .iter()
             .flat_map(|sink| sink.paths().to_vec())
@@ -170,13 +172,16 @@ impl Transfer {
     /// Starts moving as planned. Returns at once.
     pub fn start(self: Arc<Self>, plan: control::Plan) {
         self.has_plan.store(true, Ordering::Release);
-        self.serve(&plan.source_bases, &plan.parts);
         let sinks = std::mem::take(&mut *self.sinks.lock());
         if sinks.is_empty() {
-            return;
+            return self.serve(&plan.source_bases, &plan.parts);
         }
         let fetch = Fetch::new(self.member.clone(), &plan);
         *self.fetch.lock() = Some(fetch.clone());
+        match plan.hands_on {
+            true => self.hand_on(&plan, fetch.clone()),
+            false => self.serve(&plan.source_bases, &plan.parts),
+        }
         let looked = std::mem::take(&mut *self.looked.lock());
         fetch.start(plan, sinks, looked);
     }
@@ -190,6 +195,17 @@ impl Transfer {
             Ok(holdings) => self.serving.start(holdings),
             Err(error) => self.serving.fail(error.to_string()),
         }
+    }
+
+    /// Serves what this node receives; it has nothing else.
+    fn hand_on(&self, plan: &control::Plan, holder: Arc<dyn Holder>) {
+        let handing = Handing::of(&holder);
+        let all = RangeSet::from(Range::new(0, plan.length));
+        self.serving.hand_on(handing.clone());
+        self.serving.start(Holdings {
+            sources: vec![(all, Arc::new(handing))],
+            ..Holdings::default()
+        });
     }
 
     fn holdings(
@@ -271,10 +287,11 @@ impl Transfer {
             let Some(holdings) = self.serving.wait() else {
                 return self.member.forget(key);
             };
-            let meter = self.serving.meter(holdings);
             let _here = self.member.waits.enter(Side::Sends);
             // Those beside the data are not counted among its streams.
-            if index < HASH_STREAM {
+            let is_of_data = index < HASH_STREAM;
+            let meter = self.serving.meter(holdings, is_of_data);
+            if is_of_data {
                 self.serving.open_stream(key, half.stopper());
             }
             while let Ok(Served::Idle) = half.serve(&meter, IDLE) {

@@ -3,7 +3,7 @@
 use clap::ValueEnum;
 use clap::builder::PossibleValue;
 use ropewalk_master::request::{
-    Destinations, Launcher, MonitorKind, Same, Sources, Striping, Verify,
+    Destinations, Launcher, MonitorKind, Relay, Same, Sources, Striping, Verify,
 };
 
 macro_rules! choices {
@@ -26,6 +26,14 @@ macro_rules! choices {
         }
     };
 }
+
+choices!(
+    /// Whether receivers hand on what they have.
+    RelayArg(Relay) {
+        Auto: "Where several hosts receive the same bytes, and the plan gains by it",
+        Off: "Never",
+    }
+);
 
 choices!(
     /// How several sources relate.

@@ -8,11 +8,11 @@ use anyhow::{Context as _, Result, bail};
 use clap::{Args, ValueEnum};
 use ropewalk_master::request::{
     self, DatagramOptions, Existing, Incomplete, LaneKind, MonitorKind, NodeRequest, Options,
-    PolicyName, Rails, Reach, RemoteProgram, Stays, Striping, Wait,
+    PolicyName, Rails, Reach, Relay, RemoteProgram, Stays, Striping, Wait,
 };
 use ropewalk_model::{ByteRate, Bytes};
 
-use crate::choices::{MonitorArg, SameArg, StripingArg, VerifyArg};
+use crate::choices::{MonitorArg, RelayArg, SameArg, StripingArg, VerifyArg};
 use crate::desk;
 use crate::endpoint::host_of;
 use crate::ports::Ports;
@@ -91,6 +91,11 @@ pub(crate) struct MoveArgs {
         help_heading = "Moving"
     )]
     replan: Switch,
+
+    /// Whether hosts that receive the same bytes hand them on to each other. auto needs lanes without datagrams, and hashes
+    /// (--verify tree or more)
+    #[arg(long, hide_short_help = true, hide_long_help = true, value_name = "WHEN", default_value = Relay::default().name(), help_heading = "Moving")]
+    relay: RelayArg,
 
     /// Limit for all hosts together: 500Mbit or 60MB/s
     #[arg(long, value_name = "RATE", value_parser = rate, help_heading = "Moving")]
@@ -459,6 +464,7 @@ impl MoveArgs {
             rails: self.rails.clone(),
             scheduler: self.scheduler.clone(),
             replan: self.replan == Switch::On,
+            relay: self.relay.0,
             limit: self.limit.map(|rate| rate.0),
             sync: !self.no_sync,
             existing: Existing::default(),

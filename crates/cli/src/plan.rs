@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
 use clap::Args;
-use ropewalk_master::request::{NodeRequest, Object, ObjectRequest, Reach};
+use ropewalk_master::request::{NodeRequest, Object, ObjectRequest, Reach, Relay};
 use ropewalk_master::{Hints, StateError};
 use ropewalk_model::plan_output::PlanRefusal;
 use ropewalk_model::problem::case::Case;
@@ -20,6 +20,7 @@ use ropewalk_proto::codes::{EXIT_REFUSED, EXIT_USAGE};
 use ropewalk_sched::{Bound, PlanError};
 use serde::Serialize;
 
+use crate::choices::RelayArg;
 use crate::options;
 use crate::transfer::{self, BadSpec};
 use advice::{Advice, Step, Times, WhatIf};
@@ -59,10 +60,10 @@ pub(crate) struct PlanArgs {
     #[arg(long, value_name = "WHERE", default_value = "auto")]
     speeds: OsString,
 
-    /// Print the least time and a plan with receivers that hand bytes on to others that want them, too: auto, or off.
-    /// Transfers do not hand bytes on
+    /// Print the least time and a plan with receivers that hand bytes on to others that want them, too, as transfers with
+    /// --relay auto do
     #[arg(long, value_name = "WHEN", default_value = "auto")]
-    relay: Relay,
+    relay: RelayArg,
 
     /// Plan a changed transfer too: another speed, a node more or less, another limit between nodes; may be
     /// repeated, changes apply in order
@@ -73,15 +74,6 @@ pub(crate) struct PlanArgs {
     /// where it counts and, with --what-if, what_if
     #[arg(long)]
     json: bool,
-}
-
-/// Whether a plan with relays is made beside.
-#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-enum Relay {
-    /// Where several receivers want the same bytes.
-    Auto,
-    /// Never.
-    Off,
 }
 
 const EXAMPLES: &str = "\
@@ -201,8 +193,8 @@ fn plan(args: &PlanArgs, input: &Input) -> Result<ExitCode> {
         schedulers,
         advice: advice::advice(&before.problem, &before.bound)?,
         relay: match args.relay {
-            Relay::Auto => Relays::of(&before.problem)?,
-            Relay::Off => None,
+            RelayArg(Relay::Auto) => Relays::of(&before.problem)?,
+            RelayArg(Relay::Off) => None,
         },
         what_if,
         notes: [

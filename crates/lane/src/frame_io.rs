@@ -118,7 +118,8 @@ pub(crate) fn body_len(header: &FrameHeader) -> usize {
         | FrameKind::Round
         | FrameKind::Lacking
         | FrameKind::Pace
-        | FrameKind::Digest => header.length as usize,
+        | FrameKind::Digest
+        | FrameKind::Held => header.length as usize,
         FrameKind::Grant | FrameKind::Cancel => 0,
     }
 }

@@ -93,6 +93,8 @@ pub enum Received {
         /// The sender's words.
         reason: String,
     },
+    /// The sender said that it can serve these ranges from now on, beside those before; see [`Provider::news`].
+    Held(Vec<Range>),
     /// The deadline passed with nothing complete. Call again to go on where this stopped.
     Idle,
 }
@@ -354,6 +356,13 @@ pub trait Provider: Sync {
     /// As [`read`](Self::read).
     fn look(&self, space: u16, offset: u64, out: &mut [u8]) -> Result<(), Absent> {
         self.read(space, offset, out)
+    }
+
+    /// Of a provider that gets its bytes while it serves: ranges of the data that it has beside those it told before, at most
+    /// [`HELD_RANGES_MAX`](ropewalk_proto::wire::HELD_RANGES_MAX) of them, and when to ask it again. `None`: it never has any. Lanes of
+    /// datagrams never ask.
+    fn news(&self) -> Option<(Vec<Range>, Duration)> {
+        None
     }
 }
 

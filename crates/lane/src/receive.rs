@@ -10,7 +10,11 @@ use std::collections::VecDeque;
 use std::io::IoSlice;
 use std::time::{Duration, Instant};
 
-use ropewalk_proto::wire::{FrameHeader, FrameKind, HASH_LEN, HEADER_LEN, PAYLOAD_MAX, flags};
+use ropewalk_model::Range;
+use ropewalk_proto::wire::{
+    FrameHeader, FrameKind, HASH_LEN, HEADER_LEN, HELD_RANGE_LEN, HELD_RANGES_MAX, PAYLOAD_MAX,
+    decode_held, flags,
+};
 
 use crate::checksum::Sum;
 use crate::frame_io::{Ahead, Behind, FRAGMENT_LEN, FRAGMENT_LEN_MIN, Guard, REASON_MAX, body_len};
@@ -229,6 +233,10 @@ impl<W: Wire> Receiver<W> {
                         Some(received) => return Ok(received),
                         None => return Ok(Received::Idle),
                     },
+                    FrameKind::Held => match self.held(&header, deadline)? {
+                        Some(ranges) => return Ok(Received::Held(ranges)),
+                        None => return Ok(Received::Idle),
+                    },
                     other => {
                         return Err(LaneError::Unexpected(format!(
                             "{other:?} frame where data was due"
@@ -405,6 +413,26 @@ impl<W: Wire> Receiver<W> {
                 header.grant
             ))),
         }
+    }
+
+    /// Takes a HELD frame. `None` when the deadline came first.
+    fn held(
+        &mut self,
+        header: &FrameHeader,
+        deadline: Instant,
+    ) -> Result<Option<Vec<Range>>, LaneError> {
+        if header.length as usize > HELD_RANGES_MAX * HELD_RANGE_LEN {
+            return Err(LaneError::Unexpected(format!(
+                "{} bytes of ranges, more than {HELD_RANGES_MAX} ranges have",
+                header.length
+            )));
+        }
+        let Some(length) = self.short_frame(header, deadline)? else {
+            return Ok(None);
+        };
+        let ranges = decode_held(self.guard.open(self.ahead.take(length))?);
+        let wrong = || LaneError::Unexpected("ranges that are none".into());
+        ranges.map(Some).ok_or_else(wrong)
     }
 
     /// Takes a MISSING frame. `None` when the deadline came first.

@@ -5,7 +5,9 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use ropewalk_model::Range;
-use ropewalk_proto::wire::{FrameHeader, FrameKind, HASH_LEN, HEADER_LEN, TAG_LEN, flags};
+use ropewalk_proto::wire::{
+    FrameHeader, FrameKind, HASH_LEN, HEADER_LEN, SPACE_DATA, TAG_LEN, encode_held, flags,
+};
 
 use crate::checksum::{POISON, Sum};
 use crate::frame_io::{Ahead, Behind, FRAGMENT_LEN, FRAGMENT_LEN_MIN, Guard, REASON_MAX, body_len};
@@ -45,6 +47,8 @@ pub(crate) struct Sender<W> {
     hashed: Box<[u8]>,
     /// Bytes read for answers that have not left.
     unanswered: usize,
+    /// When the provider is asked what more it has; `None`: never again.
+    news_at: Option<Instant>,
 }
 
 /// How a fragment leaves.
@@ -74,6 +78,7 @@ impl<W: Wire> Sender<W> {
             fragment_max: FRAGMENT_LEN,
             hashed: Box::default(),
             unanswered: 0,
+            news_at: Some(Instant::now()),
         })
     }
 
@@ -82,6 +87,7 @@ impl<W: Wire> Sender<W> {
             if self.queue.is_empty() || self.unlooked >= LOOK_EVERY {
                 self.look(None)?;
             }
+            self.announce(provider)?;
             if let Some(grant) = self.queue.pop_front() {
                 self.unit(provider, &grant)?;
                 continue;
@@ -97,9 +103,13 @@ impl<W: Wire> Sender<W> {
                         read: 1,
                         write: false,
                     },
-                    until,
+                    self.news_at.map_or(until, |at| at.min(until)),
                 )?;
                 self.look(None)?;
+                self.announce(provider)?;
+                if self.queue.is_empty() {
+                    self.flush(false)?;
+                }
             }
         }
     }
@@ -164,6 +174,34 @@ impl<W: Wire> Sender<W> {
                 "{other:?} frame where grants were due"
             ))),
         }
+    }
+
+    /// Says what more the provider has, when it is time.
+    fn announce(&mut self, provider: &dyn Provider) -> Result<(), LaneError> {
+        if self.news_at.is_none_or(|at| Instant::now() < at) {
+            return Ok(());
+        }
+        let Some((ranges, pause)) = provider.news() else {
+            self.news_at = None;
+            return Ok(());
+        };
+        self.news_at = Some(Instant::now() + pause);
+        if ranges.is_empty() {
+            return Ok(());
+        }
+        let payload = encode_held(&ranges);
+        self.make_room(FRAME_MAX)?;
+        let header = FrameHeader {
+            kind: FrameKind::Held,
+            flags: 0,
+            space: SPACE_DATA,
+            length: payload.len() as u32,
+            offset: 0,
+            grant: 0,
+            code: 0,
+        };
+        self.out.push_frame(&mut self.guard, &header, &payload);
+        Ok(())
     }
 
     fn flush(&mut self, more: bool) -> Result<(), LaneError> {

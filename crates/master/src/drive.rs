@@ -4,12 +4,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ropewalk_lane::tls::TlsError;
-use ropewalk_model::{ByteRate, Problem, receiver_runs, time};
+use ropewalk_model::{
+    ByteRate, Problem, ReceiverRun, VerifyError, receiver_runs, relay_runs, time,
+};
 use ropewalk_proto::control::ToAgent;
 use ropewalk_proto::coordinator::{
     Action, Complete, Coordinator, Earlier, Gone, NodeSetup, Planned, PlannedRun,
 };
 use ropewalk_proto::report::{ControlReport, ErrorKind, Event, Outcome, Report};
+use ropewalk_sched::{AUTO, Bound};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 use tokio::sync::watch;
 
@@ -496,31 +499,47 @@ async fn lost(ranks: Option<&Ranks>) -> String {
 
 /// Makes a schedule and checks it before anybody acts on it.
 fn plan(problem: &Problem, scheduler: &str, first: bool, spares: usize) -> Result<Planned, String> {
-    let scheduler = ropewalk_sched::by_name(scheduler).map_err(|e| e.to_string())?;
-    let (schedule, name) = scheduler.plan_named(problem).map_err(|e| e.to_string())?;
-    ropewalk_model::verify(problem, &schedule)
-        .map_err(|e| format!("the schedule is wrong, nothing was started: {e}"))?;
     // The bound of the report is that of the whole transfer.
     let bound = match first {
-        true => Some(ropewalk_sched::bound(problem).map_err(|e| e.to_string())?),
+        true => Some(ropewalk_sched::relay_bound(problem).map_err(|e| e.to_string())?),
         false => None,
     };
-    let runs = receiver_runs(problem, &schedule, spares)
-        .into_iter()
-        .map(|runs| {
-            let to_run = |r: ropewalk_model::ReceiverRun| PlannedRun {
-                range: r.range,
-                sender: r.sender,
-                spares: r.spares,
-            };
-            runs.into_iter().map(to_run).collect()
-        })
-        .collect();
+    if let Some(bound) = &bound
+        && scheduler == AUTO
+        && ropewalk_sched::relays(problem)
+    {
+        return plan_with_relays(problem, bound, spares);
+    }
+    let scheduler = ropewalk_sched::by_name(scheduler).map_err(|e| e.to_string())?;
+    let (schedule, name) = scheduler.plan_named(problem).map_err(|e| e.to_string())?;
+    ropewalk_model::verify(problem, &schedule).map_err(|e| wrong(&e))?;
     Ok(Planned {
-        runs,
+        runs: planned_runs(receiver_runs(problem, &schedule, spares)),
         scheduler: name.into(),
         is_near_bound: scheduler.is_near_bound(),
         predicted_seconds: schedule.predicted_seconds(problem),
         bound: bound.map(|bound| (bound.seconds, bound.binding, bound.is_exact)),
     })
+}
+
+/// As [`plan`], where receivers may hand on.
+fn plan_with_relays(problem: &Problem, bound: &Bound, spares: usize) -> Result<Planned, String> {
+    let plan = ropewalk_sched::plan_to_bound(problem, bound).map_err(|e| e.to_string())?;
+    ropewalk_model::verify_relays(problem, &plan.schedule).map_err(|e| wrong(&e))?;
+    Ok(Planned {
+        runs: planned_runs(relay_runs(problem, &plan.schedule, spares)),
+        scheduler: AUTO.into(),
+        is_near_bound: true,
+        predicted_seconds: plan.seconds,
+        bound: Some((bound.seconds, bound.binding.clone(), bound.is_exact)),
+    })
+}
+
+fn wrong(error: &VerifyError) -> String {
+    format!("the schedule is wrong, nothing was started: {error}")
+}
+
+fn planned_runs(runs: Vec<Vec<ReceiverRun>>) -> Vec<Vec<PlannedRun>> {
+    let of_receiver = |runs: Vec<ReceiverRun>| runs.into_iter().map(PlannedRun::from).collect();
+    runs.into_iter().map(of_receiver).collect()
 }

@@ -528,7 +528,7 @@ fn bound(coordinator: &Coordinator, outcome: Outcome, moving: f64) -> Option<Bou
     let of_first = || match planned {
         Some(planned) => Some(planned),
         None if known || coordinator.has_declared() => {
-            let bound = ropewalk_sched::bound(&first).ok()?;
+            let bound = ropewalk_sched::relay_bound(&first).ok()?;
             Some((bound.seconds, bound.binding, bound.is_exact))
         }
         None => None,

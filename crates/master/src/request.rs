@@ -10,7 +10,7 @@ use std::time::Duration;
 use ropewalk_model::{Link, Range};
 
 pub use ropewalk_proto::control::{Existing, LaneKind, MonitorKind, Same, Stays, Verify};
-pub use ropewalk_proto::coordinator::{Destinations, Incomplete, Mapping, Rails, Sources};
+pub use ropewalk_proto::coordinator::{Destinations, Incomplete, Mapping, Rails, Relay, Sources};
 pub use ropewalk_store::{FileList, FilterRule};
 pub use ropewalk_tuner::PolicyName;
 
@@ -204,6 +204,8 @@ pub struct Options {
     pub scheduler: String,
     /// Whether work moves to faster nodes while bytes flow; without, only away from lost ones.
     pub replan: bool,
+    /// Whether receivers hand on what they have to others that want it, too.
+    pub relay: Relay,
     /// Limit over all receivers together, bytes per second.
     pub limit: Option<u64>,
     /// Whether delivered means on stable storage.
@@ -368,6 +370,7 @@ impl Default for Options {
             rails: Rails::default(),
             scheduler: "auto".into(),
             replan: true,
+            relay: Relay::default(),
             limit: None,
             sync: true,
             existing: Existing::default(),

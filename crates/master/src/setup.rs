@@ -283,6 +283,7 @@ pub(crate) fn setup(request: &Request, id: uuid::Uuid, before: &Before) -> (Setu
         }),
         links: request.links.clone(),
         source_name: source_name(&request.nodes),
+        relay: options.relay,
     };
     (setup, sources)
 }

@@ -279,7 +279,7 @@ impl Driver {
                     name: self.request.nodes[node].name.clone(),
                     instance: opened.instance,
                     addresses: opened.addresses,
-                    interfaces: Vec::new(),
+                    ..Peer::default()
                 }
             })
             .collect();

@@ -34,7 +34,7 @@ pub use problem::{Destination, PairCap, Problem, Receiver, Sender, Trunk};
 pub use range::{Range, RangeSet};
 pub use schedule::{
     Assignment, Loads, ReceiverRun, RelayLoads, RelaySchedule, Relayed, Schedule, VerifyError,
-    receiver_runs, verify, verify_relays,
+    receiver_runs, relay_runs, verify, verify_relays,
 };
 pub use segment::{Segment, segments};
 pub use spec::{AddressError, Hints, HostPort, Role, Row, SpecErrors, TransferSpec, Uri};

@@ -8,7 +8,7 @@ mod runs;
 mod verify;
 
 pub use relay::{RelayLoads, RelaySchedule, Relayed, verify_relays};
-pub use runs::{ReceiverRun, receiver_runs};
+pub use runs::{ReceiverRun, receiver_runs, relay_runs};
 pub use verify::{VerifyError, verify};
 
 /// One run of bytes that one sender gives one receiver.

@@ -272,6 +272,14 @@ impl StreamStart {
     }
 }
 
+impl Run {
+    /// The node that is to send it: the receiver that hands it on, or the planned holder.
+    #[must_use]
+    pub fn source(&self) -> u32 {
+        self.relay.unwrap_or(self.sender)
+    }
+}
+
 /// The half-open range from a start and a length from the wire; clipped at 2^64.
 pub fn range(start: u64, length: u64) -> Range {
     Range {

@@ -20,13 +20,15 @@
 //! |---|---|
 //! | layout of the data, replicas, what is odd | `layout`, `left_out`, `source_lists`, `probe`, `places`, `overlaps`, `replicas` |
 //! | what destinations have, dry runs, `--delete` | `looking`, `shared_rows`, `listing`, `removal` |
-//! | plans, and what each node is sent of them | `plan`, `groups` |
+//! | plans, and what each node is sent of them; receivers that hand on | `plan`, `groups`; `relay` |
 //! | moving work while bytes flow | `balancer` decides, `rounds` carries out |
 //! | nodes that fail, join and leave | `recover`, `membership` |
 //! | streams, rate limit, connections | `streams`, `limit`, `routing` |
 //! | the end and the report | `finish`, `outcome`, `summary`, `bounds` |
 //!
 //! State per node is a few hundred bytes; nothing here grows with bytes moved.
+
+use std::collections::BTreeSet;
 
 use ropewalk_model::{CHUNK_LEN, Instant, RangeSet};
 
@@ -73,6 +75,7 @@ mod plan;
 mod probe;
 mod progress;
 mod recover;
+mod relay;
 mod removal;
 mod replicas;
 mod rounds;
@@ -104,7 +107,8 @@ pub use progress::Busy;
 pub use replicas::compare;
 pub use ropewalk_tuner::Others;
 pub use setup::{
-    Destinations, Incomplete, Mapping, NodeSetup, Rails, Setup, SinkSetup, SourceSetup, Sources,
+    Destinations, Incomplete, Mapping, NodeSetup, Rails, Relay, Setup, SinkSetup, SourceSetup,
+    Sources,
 };
 pub use shared_rows::with_all_files;
 pub use streams::{Ends, Tuned};
@@ -134,6 +138,8 @@ pub struct Coordinator {
     planned: Planned,
     basis: Basis,
     replans: u32,
+    // Receivers that hand on what they have, by the first plan.
+    relays: BTreeSet<u32>,
     unit_len: u64,
     balancer: balancer::Balancer,
     streams: streams::Streams,
@@ -167,6 +173,7 @@ impl Coordinator {
             planned: Planned::default(),
             basis: Basis::None,
             replans: 0,
+            relays: BTreeSet::new(),
             unit_len: CHUNK_LEN,
             balancer: balancer::Balancer::new(nodes.len(), now),
             streams: streams::Streams::default(),
@@ -202,6 +209,7 @@ impl Coordinator {
             groups: &self.groups,
             unit_len: self.unit_len,
             moving_at: self.clock.moving_at,
+            is_fixed: self.setup.options.fixed || !self.relays.is_empty(),
         }
     }
 
@@ -213,6 +221,7 @@ impl Coordinator {
             groups: &self.groups,
             unit_len: self.unit_len,
             moving_at: self.clock.moving_at,
+            is_fixed: self.setup.options.fixed || !self.relays.is_empty(),
         };
         (view, &mut self.balancer)
     }

@@ -21,6 +21,8 @@
 //! 3. end game: a unit in transit on a lane that is much slower is carried a second time; the first
 //!    copy wins.
 //!
+//! A lane to a fellow receiver takes units of its own runs only, and only those it was opened for (`relay`).
+//!
 //! Left out on purpose: sockets, hashes, credit windows in bytes (the caller passes what it allows).
 
 use std::cell::Cell;
@@ -34,6 +36,7 @@ mod lane;
 mod queries;
 mod rails;
 mod rate;
+mod relay;
 mod steal;
 #[cfg(test)]
 mod tests;
@@ -109,6 +112,19 @@ struct InTransit {
     // When its first carrier should have brought it, at the speed known when it was taken. A lane
     // that stalls shows here: its measured speed cannot fall while nothing arrives.
     due_at: Instant,
+}
+
+/// The unit at an offset of a run, as far as the run goes; bytes that no layout knows go in pieces, too.
+pub(crate) fn unit_of(offset: u64, run: Range, unit_at: &dyn Fn(u64) -> Range) -> Range {
+    let unit = unit_at(offset);
+    let end = match unit.contains(offset) {
+        true => unit.end,
+        false => offset.saturating_add(UNIT_LEN_MIN),
+    };
+    Range {
+        start: offset,
+        end: end.min(run.end),
+    }
 }
 
 /// The state of every wanted byte. See the module documentation.
@@ -191,11 +207,11 @@ impl Ledger {
         run.holders
             .retain(|&lane| self.lanes.get(lane).is_some_and(|l| !l.lost));
         match run.holders.first() {
-            Some(&owner) => {
+            Some(&owner) if self.has_origin(&run.holders) => {
                 self.lanes[owner].planned |= planned;
                 self.push(owner, run, false);
             }
-            None => self.orphans.insert(run.range),
+            _ => self.orphans.insert(run.range),
         }
     }
 
@@ -240,52 +256,53 @@ impl Ledger {
         if self.lanes.get(lane).is_none_or(|l| l.lost) {
             return None;
         }
+        if self.is_relay(lane) {
+            return self.take_opened(lane, now, unit_at);
+        }
         if self.lanes[lane].ready.is_empty() && !self.is_dealt {
             self.steal(lane, free, now, unit_at);
         }
         if let Some(run) = self.lanes[lane].ready.front_mut() {
-            let unit = unit_at(run.range.start);
-            // Bytes that no layout knows go in pieces, too.
-            let end = match unit.contains(run.range.start) {
-                true => unit.end,
-                false => run.range.start.saturating_add(UNIT_LEN_MIN),
-            };
-            let end = end.min(run.range.end);
-            let range = Range {
-                start: run.range.start,
-                end,
-            };
+            let range = unit_of(run.range.start, run.range, unit_at);
             let (holders, choices) = (run.holders.clone(), run.choices);
-            run.range.start = end;
+            run.range.start = range.end;
             if run.range.is_empty() {
                 self.lanes[lane].ready.pop_front();
             }
-            let l = &mut self.lanes[lane];
-            l.ready_bytes -= range.len();
-            if l.in_transit_bytes == 0 {
-                l.moved_at = Some(now);
-            }
-            l.carry(range.len(), now);
-            let due_at = now + Nanos::from_seconds(self.backlog_in_transit(lane));
-            self.in_transit.insert(
-                range.start,
-                InTransit {
-                    range,
-                    holders,
-                    choices,
-                    carriers: vec![lane],
-                    taken_at: now,
-                    due_at,
-                },
-            );
-            return Some(Unit {
-                range,
-                duplicate: false,
-            });
+            self.lanes[lane].ready_bytes -= range.len();
+            return Some(self.grant(lane, (range, holders, choices), now));
         }
         match self.is_dealt {
             true => None,
             false => self.end_game(lane, free, now),
+        }
+    }
+
+    /// A unit that was ready is in transit on a lane from now on.
+    fn grant(
+        &mut self,
+        lane: LaneId,
+        (range, holders, choices): (Range, Vec<LaneId>, u32),
+        now: Instant,
+    ) -> Unit {
+        let l = &mut self.lanes[lane];
+        if l.in_transit_bytes == 0 {
+            l.moved_at = Some(now);
+        }
+        l.carry(range.len(), now);
+        let due_at = now + Nanos::from_seconds(self.backlog_in_transit(lane));
+        let unit = InTransit {
+            range,
+            holders,
+            choices,
+            carriers: vec![lane],
+            taken_at: now,
+            due_at,
+        };
+        self.in_transit.insert(range.start, unit);
+        Unit {
+            range,
+            duplicate: false,
         }
     }
 
@@ -399,7 +416,7 @@ impl Ledger {
                 holders.push(last);
             }
             match holders.first().copied() {
-                Some(owner) => self.push(
+                Some(owner) if self.has_origin(&holders) => self.push(
                     owner,
                     ReadyRun {
                         range: unit.range,
@@ -408,7 +425,7 @@ impl Ledger {
                     },
                     true,
                 ),
-                None => self.orphans.insert(unit.range),
+                _ => self.orphans.insert(unit.range),
             }
         }
     }
@@ -452,7 +469,7 @@ impl Ledger {
                     .then(a.cmp(&b))
             });
             match best {
-                Some(owner) => {
+                Some(owner) if self.has_origin(&run.holders) => {
                     run.holders.retain(|&h| h != owner);
                     run.holders.insert(0, owner);
                     let heir = &mut self.lanes[owner];
@@ -461,9 +478,10 @@ impl Ledger {
                     heir.ready.push_back(run);
                     heirs.insert(owner);
                 }
-                None => self.orphans.insert(run.range),
+                _ => self.orphans.insert(run.range),
             }
         }
+        self.leave_relays();
         // Once for all: they may be many.
         for heir in heirs {
             let ready = self.lanes[heir].ready.make_contiguous();

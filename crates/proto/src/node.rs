@@ -21,6 +21,7 @@ use crate::control::{self, Done, Peer, Plan, Revision, Status};
 use crate::ledger::LaneId;
 use fetch::{Difference, Receiving};
 
+mod announce;
 mod close;
 mod durable;
 mod early;
@@ -30,11 +31,13 @@ mod lanes;
 mod life;
 mod messages;
 mod rail_health;
+mod relay;
 mod stream;
 mod streams;
 #[cfg(test)]
 mod tests;
 
+pub use announce::Announcer;
 pub use close::{Close, Unfinished};
 pub use durable::{Promise, Syncs};
 pub use early::{Waiting, gives_names_early};

@@ -32,6 +32,10 @@ pub const CHECKSUM_LEN: usize = 8;
 pub const TAG_LEN: usize = 16;
 /// Longest payload a peer may announce: one chunk. Anything longer is refused unread.
 pub const PAYLOAD_MAX: u32 = 1 << 20;
+/// Bytes of a range in a HELD frame.
+pub const HELD_RANGE_LEN: usize = 16;
+/// Most ranges in a HELD frame: what there is beyond them goes with the next one.
+pub const HELD_RANGES_MAX: usize = 1024;
 /// Space number of the transfer's data; higher numbers are manifests of its parts.
 pub const SPACE_DATA: u16 = 0;
 
@@ -72,6 +76,8 @@ pub enum FrameKind {
     Pace = 11,
     /// The BLAKE3 of a granted unit, as the payload, in place of its bytes.
     Digest = 12,
+    /// From a receiver that hands on: ranges that it can serve from now on, as the payload, 16 bytes each (start and end).
+    Held = 13,
 }
 
 impl FrameKind {
@@ -89,6 +95,7 @@ impl FrameKind {
             10 => Self::Lacking,
             11 => Self::Pace,
             12 => Self::Digest,
+            13 => Self::Held,
             _ => return None,
         })
     }
@@ -184,6 +191,29 @@ impl FrameHeader {
     }
 }
 
+/// The payload of a HELD frame. At most [`HELD_RANGES_MAX`] of the ranges.
+#[must_use]
+pub fn encode_held(ranges: &[Range]) -> Vec<u8> {
+    let ranges = ranges.iter().take(HELD_RANGES_MAX);
+    let words = ranges.flat_map(|range| [range.start, range.end]);
+    words.flat_map(u64::to_le_bytes).collect()
+}
+
+/// The ranges of a HELD frame; `None` when it is not whole ranges, or one of them ends before it begins or is empty.
+#[must_use]
+pub fn decode_held(payload: &[u8]) -> Option<Vec<Range>> {
+    let (ranges, rest) = payload.as_chunks::<HELD_RANGE_LEN>();
+    if !rest.is_empty() || ranges.len() > HELD_RANGES_MAX {
+        return None;
+    }
+    let range = |bytes: &[u8; HELD_RANGE_LEN]| {
+        let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| bytes[at + i]));
+        let (start, end) = (word(0), word(8));
+        (start < end).then_some(Range { start, end })
+    };
+    ranges.iter().map(range).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -192,9 +222,21 @@ mod tests {
     proptest! {
         /// Whatever a header holds, its 24 bytes read back to it.
         #[test]
-        fn header_round_trips(kind in (1u8..=12).prop_filter_map("3 is no kind", FrameKind::from_u8), flags: u8, space: u16, length in 0..=PAYLOAD_MAX, offset in 0..u64::MAX - u64::from(PAYLOAD_MAX), grant: u32, code: u32) {
+        fn header_round_trips(kind in (1u8..=13).prop_filter_map("3 is no kind", FrameKind::from_u8), flags: u8, space: u16, length in 0..=PAYLOAD_MAX, offset in 0..u64::MAX - u64::from(PAYLOAD_MAX), grant: u32, code: u32) {
             let header = FrameHeader { kind, flags, space, length, offset, grant, code };
             prop_assert_eq!(FrameHeader::decode(&header.encode()), Ok(header));
+        }
+
+        /// What is told of ranges is read back, and any other bytes are refused or are ranges.
+        #[test]
+        fn held_ranges_round_trip(pieces in proptest::collection::vec((any::<u32>(), 1u64..1 << 40), 0..40), bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
+            let range = |(start, length): (u32, u64)| Range::new(start.into(), u64::from(start) + length);
+            let ranges: Vec<Range> = pieces.into_iter().map(range).collect();
+            prop_assert_eq!(decode_held(&encode_held(&ranges)), Some(ranges));
+            if let Some(ranges) = decode_held(&bytes) {
+                prop_assert_eq!(ranges.len() * HELD_RANGE_LEN, bytes.len());
+                prop_assert!(ranges.iter().all(|range| range.start < range.end));
+            }
         }
 
         /// Bytes from a stranger never panic and never announce more than a chunk.

@@ -6,7 +6,7 @@ use ropewalk_model::schedule::Schedule;
 use crate::greedy::spread_plan;
 use crate::links::{Kind, ways_len_up_to};
 use crate::reweight::GAP_WANTED;
-use crate::{Certified, Fast, Optimal, PlanError, Scheduler};
+use crate::{AUTO, Certified, Fast, Optimal, PlanError, Scheduler};
 
 /// Runs of all nodes together up to which the exact plan is made at once: some 0.1 CPU seconds.
 ///
@@ -139,7 +139,7 @@ fn exact_costs(problem: &Problem, times: usize) -> bool {
 
 impl Scheduler for Auto {
     fn name(&self) -> &'static str {
-        "auto"
+        AUTO
     }
 
     fn is_near_bound(&self) -> bool {

@@ -2,7 +2,8 @@
 
 use ropewalk_model::Problem;
 
-use crate::bound::{Bound, bound};
+use crate::bound::Bound;
+use crate::relay_bound;
 
 /// Relative width at which the search for the least time stops.
 const PRECISION: f64 = 1e-6;
@@ -17,12 +18,12 @@ const NEVER: f64 = 1e9;
 /// network whose nodes have, all the time, the mean speed they have over [0, T]. It is a **lower bound**: what a node could
 /// do only after the bytes it needs were gone, or before it had any, counts all the same.
 ///
-/// Cost: about 40 bounds, each the cost of [`bound`].
+/// Cost: about 40 bounds, each the cost of [`relay_bound`].
 #[must_use]
 pub fn changing_bound(carried: impl Fn(f64) -> Problem) -> Option<(f64, Bound)> {
     // A plan that cannot reach all bytes with what there is so far does not fit.
     let fit = |seconds: f64| {
-        let bound = bound(&carried(seconds)).ok();
+        let bound = relay_bound(&carried(seconds)).ok();
         bound.filter(|bound| bound.seconds <= 1.0)
     };
     let mut long = 1.0;

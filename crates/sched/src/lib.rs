@@ -46,7 +46,7 @@ pub use greedy::Greedy;
 pub use optimal::Optimal;
 pub use relay::{LANES_PER_NODE_MAX, RelayPlan, plan_relays, plan_to_bound, relay_bound, relays};
 pub use ropewalk_model::{
-    ReceiverRun, RelaySchedule, Schedule, receiver_runs, verify, verify_relays,
+    ReceiverRun, RelaySchedule, Schedule, receiver_runs, relay_runs, verify, verify_relays,
 };
 pub use uniform::Uniform;
 
@@ -87,8 +87,11 @@ pub trait Scheduler: std::fmt::Debug + Send + Sync {
     fn fluid_seconds(&self, problem: &Problem) -> Result<f64, PlanError>;
 }
 
+/// The name of the one that chooses, and the only one that plans with relays.
+pub const AUTO: &str = "auto";
+
 /// The names that [`by_name`] knows, best first.
-pub const NAMES: [&str; 5] = ["auto", "optimal", "fast", "greedy", "uniform"];
+pub const NAMES: [&str; 5] = [AUTO, "optimal", "fast", "greedy", "uniform"];
 
 /// The scheduler of this name.
 ///
@@ -96,7 +99,7 @@ pub const NAMES: [&str; 5] = ["auto", "optimal", "fast", "greedy", "uniform"];
 /// [`UnknownScheduler`] for a name that is not in [`NAMES`].
 pub fn by_name(name: &str) -> Result<Box<dyn Scheduler>, UnknownScheduler> {
     match name {
-        "auto" => Ok(Box::new(Auto)),
+        AUTO => Ok(Box::new(Auto)),
         "optimal" => Ok(Box::new(Optimal)),
         "fast" => Ok(Box::new(Fast)),
         "greedy" => Ok(Box::new(Greedy)),

@@ -2,14 +2,14 @@
 //!
 //! What it receives is driven by the machine of the agents' own, in [`Receiver`].
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ropewalk_model::journal::Adopt;
 use ropewalk_model::{Instant, Nanos, Range, RangeSet};
 use ropewalk_proto::control::{
     self, Opened, OpenedSource, Plan, ToAgent, Verify, from_agent, to_agent,
 };
-use ropewalk_proto::coordinator::Destinations;
+use ropewalk_proto::coordinator::{Destinations, Relay};
 use ropewalk_proto::node::{End, Failure, Life};
 
 use crate::copy::{Found, Sink, sent_mark};
@@ -39,6 +39,10 @@ pub(crate) struct Around<'a> {
     pub disk_of: u32,
     /// Where the trees of senders begin in the data space.
     pub bases: &'a BTreeMap<u32, u64>,
+    /// What receivers that hand on have.
+    pub held: &'a BTreeMap<u32, RangeSet>,
+    /// Those of them that hand on wrong bytes.
+    pub lying: &'a BTreeSet<u32>,
 }
 
 impl Around<'_> {
@@ -181,6 +185,10 @@ impl Agent {
                         })
                 })
                 .collect(),
+            // Of copies of trees that is not simulated.
+            hands_on: scenario.relay == Relay::Auto
+                && scenario.trees.is_none()
+                && !scenario.nodes[self.node as usize].sinks.is_empty(),
             ..Opened::default()
         }
     }
@@ -325,6 +333,12 @@ impl Agent {
             return Some(from_agent::Body::SenderStatus(status));
         };
         Some(from_agent::Body::Status(receiver.machine.status(now)))
+    }
+
+    /// What others may have from it.
+    pub fn held(&self) -> RangeSet {
+        let receiver = self.receiver.as_deref();
+        receiver.map_or_else(RangeSet::new, |receiver| receiver.machine.held())
     }
 
     /// What it has that others can rely on: nothing after it failed.

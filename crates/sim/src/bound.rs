@@ -106,7 +106,8 @@ fn carried(start: Speed, events: &[Event], seconds: f64) -> Speed {
             | Change::RailFails { .. }
             | Change::ConnectRefused { .. }
             | Change::MasterSleepsUntil(_)
-            | Change::MasterDies => {}
+            | Change::MasterDies
+            | Change::Lies => {}
         }
         // The dead stay dead.
         if matches!(event.change, Change::Dies | Change::LosesPower) {

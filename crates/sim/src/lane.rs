@@ -4,6 +4,8 @@ use std::collections::VecDeque;
 
 use ropewalk_model::{Instant, Nanos, Range};
 
+use ropewalk_proto::node::Announcer;
+
 use crate::network::{Flow, Network};
 
 /// One stream of a receiver, connected or connecting.
@@ -25,6 +27,8 @@ pub(crate) struct Lane {
     // `None` while the queue is empty.
     pub flow: Option<Flow>,
     pub rate: f64,
+    // To a fellow receiver: what that was told on it.
+    pub announcer: Option<Announcer>,
 }
 
 impl Lane {
@@ -42,6 +46,7 @@ impl Lane {
             advanced_at: now,
             flow: None,
             rate: 0.0,
+            announcer: None,
         }
     }
 

@@ -6,10 +6,11 @@ use std::collections::BTreeMap;
 use ropewalk_model::layout::Layout;
 use ropewalk_model::{Instant, Nanos, Range, RangeSet};
 use ropewalk_proto::control::{self, Plan, Verify};
+use ropewalk_proto::coordinator::{Relay, compare};
 use ropewalk_proto::ledger::LaneId;
 use ropewalk_proto::node::fetch::{Compare, Receiving};
 use ropewalk_proto::node::{
-    Break, Duties, Event, Link, Node, Phase, Step, StreamId, Streams, Syncs, Wish,
+    Announcer, Break, Duties, Event, Link, Node, Phase, Step, StreamId, Streams, Syncs, Wish,
     gives_names_early,
 };
 use ropewalk_proto::route::Way;
@@ -21,8 +22,10 @@ use crate::lane::Lane;
 use crate::network::Network;
 use crate::scenario::Scenario;
 
+mod relayed;
 mod safe;
 
+use relayed::Asked;
 use safe::Syncing;
 
 /// A receiver looks at its plan this often when nothing else wakes it, as the agents' threads do.
@@ -58,6 +61,8 @@ pub(crate) struct Receiver {
     preparing: Option<Box<Plan>>,
     pub carried: Carried,
     pub mended: Mended,
+    // Hashes that holders were asked for.
+    asked: Asked,
 }
 
 impl Receiver {
@@ -78,6 +83,9 @@ impl Receiver {
             every: Nanos::ZERO,
             bytes: 1,
         };
+        if scenario.relay == Relay::Auto {
+            fetch.compare(compare(options.verify()), node.into());
+        }
         let reads_back = sink.is_some() && options.verify() == Verify::Sink;
         let names_early = sink.as_ref().is_some_and(Sink::names_early)
             && gives_names_early(plan, Compare::Nothing, reads_back);
@@ -112,6 +120,7 @@ impl Receiver {
             syncing: None,
             carried: Carried::default(),
             mended: Mended::default(),
+            asked: Asked::default(),
         }
     }
 
@@ -191,9 +200,15 @@ impl Receiver {
     pub fn progress(&mut self, around: &mut Around<'_>) -> (Option<Instant>, Vec<control::Need>) {
         self.land(around);
         self.end_waits(around);
+        let told_at = self.listen(around);
         let mut needs = self.drain(around);
         let mut next_at = self.ask(around);
         needs.extend(self.drain(around));
+        next_at = next_at
+            .into_iter()
+            .chain(told_at)
+            .chain(self.asked.next_at())
+            .min();
         for (id, lane) in &mut self.streams {
             let rail = (
                 self.node,
@@ -255,6 +270,12 @@ impl Receiver {
                 }
                 let sink = self.sink.as_ref();
                 let hash = sent.zip(sink).map(|(mark, sink)| sink.digest(unit, mark));
+                let hash = hash.or_else(|| self.asked.sent(lane.sender, unit, around));
+                if !self.machine.fetch().is_true(id.lane, unit, hash) {
+                    self.carried.duplicate_bytes += unit.len();
+                    self.machine.handle_untrue(*id, grant, now);
+                    continue;
+                }
                 let arrival = self.machine.handle_unit(*id, grant, hash, now);
                 if let (Some((mark, sink)), true) = (sent.zip(sink), arrival.rereads) {
                     let is_right = sink.has_mark(around.disk(), unit, mark);
@@ -415,7 +436,11 @@ impl Receiver {
                     let rail = self.rails.get(&id.lane).copied().unwrap_or(0);
                     let rail = (self.node, lane.sender, rail);
                     match around.ways.connects(rail, now) {
-                        true => self.machine.handle_opened(id, now),
+                        true => {
+                            let is_relayed = self.machine.fetch().is_relayed(id.lane);
+                            lane.announcer = is_relayed.then(|| Announcer::new(now));
+                            self.machine.handle_opened(id, now);
+                        }
                         false => {
                             self.mended.refused += 1;
                             self.machine.handle_not_opened(id, "refused", now);
@@ -488,7 +513,9 @@ impl Receiver {
                         lost,
                         reason,
                     }),
-                    Event::Compare(..) | Event::Wake | Event::Differ(_) => {}
+                    Event::Compare(_, peer) => self.asked.open(peer.node),
+                    Event::Differ(difference) => panic!("holders differ: {difference:?}"),
+                    Event::Wake => {}
                 }
             }
             let ids: Vec<StreamId> = self.streams.keys().copied().collect();

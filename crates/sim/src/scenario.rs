@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use ropewalk_model::{ByteRate, Nanos, Range};
 use ropewalk_proto::control::{Options, Row, Sink, Source, Verify};
-use ropewalk_proto::coordinator::{NodeSetup, SinkSetup, SourceSetup};
+use ropewalk_proto::coordinator::{NodeSetup, Relay, SinkSetup, SourceSetup};
 use ropewalk_proto::node::Syncs;
 
 use crate::copy::Trees;
@@ -79,6 +79,8 @@ pub enum Change {
     Joins,
     /// The master is asked to let it go.
     Leaves,
+    /// It hands on wrong bytes from now on.
+    Lies,
 }
 
 /// One line of the script.
@@ -133,6 +135,8 @@ pub struct Scenario {
     pub jitter: Nanos,
     /// What of unsynced writes a power cut leaves, and how much longer messages take.
     pub seed: u64,
+    /// Whether receivers hand on what they have.
+    pub relay: Relay,
 }
 
 impl Scenario {
@@ -171,6 +175,7 @@ impl Scenario {
             syncs: Syncs::default(),
             jitter: Nanos::ZERO,
             seed: 0,
+            relay: Relay::Off,
         }
     }
 
@@ -181,6 +186,14 @@ impl Scenario {
             node.up = Some(ByteRate(speed.up as u64));
             node.down = Some(ByteRate(speed.down as u64));
         }
+        self
+    }
+
+    /// Receivers hand on what they have, where that gains; units have hashes.
+    #[must_use]
+    pub fn relayed(mut self) -> Self {
+        self.relay = Relay::Auto;
+        self.options.set_verify(Verify::Tree);
         self
     }
 

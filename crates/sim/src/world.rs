@@ -1,15 +1,17 @@
 //! The loop of virtual time around coordinator, agents and network.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use ropewalk_model::{Instant, Nanos, Problem, RangeSet, ReceiverRun, receiver_runs};
+use ropewalk_model::{
+    Instant, Nanos, Problem, RangeSet, ReceiverRun, receiver_runs, relay_runs, verify_relays,
+};
 use ropewalk_proto::control::{Options, Same, ToAgent, to_agent};
 use ropewalk_proto::coordinator::{
-    Action, Coordinator, Destinations, Incomplete, Mapping, Planned, PlannedRun, Rails, Setup,
-    Sources,
+    Action, Coordinator, Destinations, Incomplete, Mapping, Planned, PlannedRun, Rails, Relay,
+    Setup, Sources,
 };
 use ropewalk_proto::report::Outcome;
-use ropewalk_sched::{PlanError, Scheduler};
+use ropewalk_sched::{AUTO, PlanError, Scheduler};
 
 use crate::agent::{Agent, Around};
 use crate::chance::Chance;
@@ -63,6 +65,9 @@ pub(crate) struct World<'a> {
     end: Option<(Outcome, Option<String>)>,
     disks: &'a mut BTreeMap<u32, Disk>,
     bases: BTreeMap<u32, u64>,
+    // What receivers have that hand on, and which of them lie.
+    held: BTreeMap<u32, RangeSet>,
+    lying: BTreeSet<u32>,
     chance: Chance,
     // Nodes that sleep, with the messages that they find when they wake; the master, too.
     asleep: BTreeMap<u32, (Instant, Vec<ToAgent>)>,
@@ -102,6 +107,7 @@ impl<'a> World<'a> {
             files: None,
             links: Vec::new(),
             source_name: String::new(),
+            relay: scenario.relay,
         };
         let mut script = scenario.script.clone();
         script.sort_by_key(|event| event.after);
@@ -133,6 +139,8 @@ impl<'a> World<'a> {
             end: None,
             disks,
             bases: BTreeMap::new(),
+            held: BTreeMap::new(),
+            lying: BTreeSet::new(),
             chance: Chance::new(scenario.seed ^ 0x6469_736b),
             asleep: BTreeMap::new(),
             master_sleeps_until: Instant::ZERO,
@@ -250,6 +258,8 @@ impl<'a> World<'a> {
             disks: &mut *self.disks,
             disk_of,
             bases: &self.bases,
+            held: &self.held,
+            lying: &self.lying,
         };
         (&mut self.agents, around)
     }
@@ -297,6 +307,7 @@ impl<'a> World<'a> {
                     self.master_sleeps_until = Instant::ZERO + until;
                 }
                 Change::MasterDies => self.is_master_dead = true,
+                Change::Lies => drop(self.lying.insert(node)),
                 Change::Stops => {
                     let (agents, mut around) = self.split(node);
                     agents[node as usize].stop(&mut around);
@@ -419,6 +430,10 @@ impl<'a> World<'a> {
     fn wake(&mut self, node: u32) {
         let (agents, mut around) = self.split(node);
         let next_at = agents[node as usize].progress(&mut around);
+        if self.scenario.relay == Relay::Auto {
+            let held = self.agents[node as usize].held();
+            self.held.insert(node, held);
+        }
         if let Some(next_at) = next_at {
             self.wake_no_later(node, next_at);
         }
@@ -511,22 +526,32 @@ fn options(scenario: &Scenario) -> Options {
 
 /// As the master's driver plans, without the bound.
 fn plan(problem: &Problem, scheduler: &dyn Scheduler, spares: usize) -> Result<Planned, PlanError> {
+    let is_auto = scheduler.name() == AUTO;
+    if is_auto && ropewalk_sched::relays(problem) {
+        let plan = ropewalk_sched::plan_relays(problem)?;
+        verify_relays(problem, &plan.schedule)
+            .unwrap_or_else(|error| panic!("the schedule with relays is wrong: {error}"));
+        return Ok(Planned {
+            runs: planned_runs(relay_runs(problem, &plan.schedule, spares)),
+            scheduler: scheduler.name().into(),
+            is_near_bound: true,
+            predicted_seconds: plan.seconds,
+            ..Planned::default()
+        });
+    }
     let schedule = scheduler.plan(problem)?;
     ropewalk_model::verify(problem, &schedule)
         .unwrap_or_else(|error| panic!("the schedule is wrong: {error}"));
-    let to_run = |run: ReceiverRun| PlannedRun {
-        range: run.range,
-        sender: run.sender,
-        spares: run.spares,
-    };
-    let runs = receiver_runs(problem, &schedule, spares).into_iter();
     Ok(Planned {
-        runs: runs
-            .map(|runs| runs.into_iter().map(to_run).collect())
-            .collect(),
+        runs: planned_runs(receiver_runs(problem, &schedule, spares)),
         scheduler: scheduler.name().into(),
         is_near_bound: scheduler.is_near_bound(),
         predicted_seconds: schedule.predicted_seconds(problem),
         ..Planned::default()
     })
+}
+
+fn planned_runs(runs: Vec<Vec<ReceiverRun>>) -> Vec<Vec<PlannedRun>> {
+    let of_receiver = |runs: Vec<ReceiverRun>| runs.into_iter().map(PlannedRun::from).collect();
+    runs.into_iter().map(of_receiver).collect()
 }

@@ -657,6 +657,14 @@ impl Sink for FileSink {
         self.staging.read_back(offset, buf)
     }
 
+    fn look(&self, offset: u64, buf: &mut [u8]) -> Result<(), StoreError> {
+        self.staging.look(offset, buf)
+    }
+
+    fn keep_open(&self) {
+        self.staging.keep_open();
+    }
+
     fn extent(&self, offset: u64, len: u64) -> Result<Option<SinkExtent>, StoreError> {
         self.staging.extent(offset, len)
     }
@@ -702,7 +710,7 @@ impl Sink for FileSink {
                 progress.remove_journals(&row.stage());
             }
         }
-        self.staging.close();
+        self.staging.close_named();
         *ended = true;
         Ok(())
     }

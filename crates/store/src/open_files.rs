@@ -62,6 +62,11 @@ impl OpenFiles {
         Ok(opened)
     }
 
+    /// The file of an object, if it is open.
+    pub(crate) fn find(&self, object: u32) -> Option<Arc<File>> {
+        lock(&self.slots).find(object)
+    }
+
     /// Closes every file that nobody holds at the moment.
     pub(crate) fn clear(&self) {
         lock(&self.slots).files.clear();

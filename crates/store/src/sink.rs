@@ -28,6 +28,17 @@ pub trait Sink: Send + Sync {
     /// [`StoreError::NotKept`] when the sink keeps nothing, else what reading reported.
     fn read_back(&self, offset: u64, buf: &mut [u8]) -> Result<(), StoreError>;
 
+    /// Reads what was written, from memory where it is there: for other nodes that want the same bytes.
+    ///
+    /// # Errors
+    /// As [`Sink::read_back`].
+    fn look(&self, offset: u64, buf: &mut [u8]) -> Result<(), StoreError> {
+        self.read_back(offset, buf)
+    }
+
+    /// [`Sink::look`] is called after the commit, too: files that are open then stay so.
+    fn keep_open(&self) {}
+
     /// The longest single extent of a file from the data-space `offset` on, at most `len` bytes (at
     /// least 1), for lanes that move bytes into it themselves. `None` when there is no file.
     ///

@@ -9,6 +9,7 @@ use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 use ropewalk_model::{Layout, Piece};
@@ -88,6 +89,7 @@ pub(crate) struct Staging<T> {
     /// opened, so that closing waits for it: a file made in a folder that is being removed would keep the folder, and all
     /// that would have been removed after it.
     closed: RwLock<bool>,
+    keeps_open: AtomicBool,
     /// Whether commit or discard ended this sink; held during either.
     pub(crate) ended: Mutex<bool>,
 }
@@ -104,6 +106,7 @@ impl<T: Target> Staging<T> {
             endures_full_disk,
             sync_failure: OnceLock::new(),
             closed: RwLock::new(false),
+            keeps_open: AtomicBool::new(false),
             ended: Mutex::new(false),
         }
     }
@@ -193,15 +196,35 @@ impl<T: Target> Staging<T> {
         Ok(())
     }
 
-    pub(crate) fn read_back(&self, mut offset: u64, mut buf: &mut [u8]) -> Result<(), StoreError> {
+    pub(crate) fn read_back(&self, offset: u64, buf: &mut [u8]) -> Result<(), StoreError> {
+        self.read(offset, buf, |file, piece| {
+            // Clean pages are dropped, so that what is read comes from the disk. Only advice.
+            let len = std::num::NonZeroU64::new(piece.range.len());
+            let _ = rustix::fs::fadvise(file, piece.object_offset, len, Advice::DontNeed);
+        })
+    }
+
+    /// As [`Staging::read_back`], from the page cache where it is there; also after [`Staging::close`], of files that are kept open.
+    pub(crate) fn look(&self, offset: u64, buf: &mut [u8]) -> Result<(), StoreError> {
+        self.read(offset, buf, |_, _| {})
+    }
+
+    /// * `prepare`: what is done with a file before it is read.
+    fn read(
+        &self,
+        mut offset: u64,
+        mut buf: &mut [u8],
+        prepare: impl Fn(&File, &Piece),
+    ) -> Result<(), StoreError> {
         self.check()?;
         while !buf.is_empty() {
             let piece = locate(&self.layout, offset, buf.len() as u64)?;
             let (head, rest) = buf.split_at_mut(piece.range.len() as usize);
-            let file = self.file(piece.object)?;
-            // Clean pages are dropped, so that what is read comes from the disk. Only advice.
-            let len = std::num::NonZeroU64::new(head.len() as u64);
-            let _ = rustix::fs::fadvise(&*file, piece.object_offset, len, Advice::DontNeed);
+            let file = match self.files.find(piece.object) {
+                Some(file) => file,
+                None => self.file(piece.object)?,
+            };
+            prepare(&file, &piece);
             file.read_exact_at(head, piece.object_offset)
                 .map_err(|error| match error.kind() {
                     ErrorKind::UnexpectedEof => StoreError::NotKept { range: piece.range },
@@ -310,6 +333,19 @@ impl<T: Target> Staging<T> {
     pub(crate) fn close(&self) {
         *self.closed.write().unwrap_or_else(PoisonError::into_inner) = true;
         self.files.clear();
+    }
+
+    /// As [`Staging::close`] where files have their names: with [`Staging::keep_open`], those that are open stay so, for readers.
+    pub(crate) fn close_named(&self) {
+        match self.keeps_open.load(Ordering::Acquire) {
+            true => *self.closed.write().unwrap_or_else(PoisonError::into_inner) = true,
+            false => self.close(),
+        }
+    }
+
+    /// What was written is read by others until the sink is gone.
+    pub(crate) fn keep_open(&self) {
+        self.keeps_open.store(true, Ordering::Release);
     }
 }
 

@@ -145,8 +145,8 @@ impl Fetch {
                     self.drain_quietly(state);
                 }
                 Received::Idle => {}
-                Received::Unit { .. } | Received::Corrupt { .. } => {
-                    return Err("it sent bytes where hashes were due".into());
+                Received::Unit { .. } | Received::Corrupt { .. } | Received::Held(_) => {
+                    return Err("it sent something else where hashes were due".into());
                 }
             }
         }

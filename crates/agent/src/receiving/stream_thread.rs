@@ -4,13 +4,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ropewalk_lane::doing::{Doing, during};
-use ropewalk_lane::{Grant, LaneError, ReceiveHalf, Received, missing};
+use ropewalk_lane::{Grant, Landing, LaneError, ReceiveHalf, Received, missing};
 use ropewalk_model::Range;
 use ropewalk_proto::ledger::LaneId;
 use ropewalk_proto::node::fetch::UNITS_PER_TAKE_MAX;
 use ropewalk_proto::node::{Break, Node, Step, StreamId, UNITS_OUTSTANDING_DATAGRAMS};
 use ropewalk_proto::wire::SPACE_DATA;
 
+use super::relayed::Aside;
 use super::{Datagrams, Fetch};
 use crate::AgentError;
 use crate::landing::SinkLanding;
@@ -30,6 +31,8 @@ const _: () =
 struct Connection {
     half: Box<dyn ReceiveHalf>,
     landing: SinkLanding,
+    // From a fellow receiver: units wait there until they are known to be right.
+    aside: Option<Aside>,
     // With the transfer and the lane's meter.
     key: u64,
     // What the lane's datagrams were before.
@@ -149,9 +152,12 @@ impl Fetch {
                 let info = state.lane(id.lane);
                 info.kind = kind;
                 info.meter.add(key, half.stopper());
+                let before = info.datagrams;
+                let is_relayed = state.node.fetch().is_relayed(id.lane);
                 Some(Connection {
                     landing: SinkLanding::new(self.clone(), sinks, Node::writer(id)),
-                    before: info.datagrams,
+                    aside: is_relayed.then(Aside::default),
+                    before,
                     half,
                     key,
                 })
@@ -190,9 +196,22 @@ impl Fetch {
 
     /// Takes what is received next.
     fn receive(self: &Arc<Self>, id: StreamId, open: &mut Connection) -> Result<(), LaneError> {
-        let received = open
-            .half
-            .receive(&mut open.landing, Instant::now() + POLL)?;
+        let landing: &mut dyn Landing = match &mut open.aside {
+            Some(aside) => aside,
+            None => &mut open.landing,
+        };
+        // What a fellow receiver may be asked for shows elsewhere, too.
+        let pause = match open.half.outstanding().is_empty() {
+            true => IDLE,
+            false => POLL,
+        };
+        let mut received = open.half.receive(landing, Instant::now() + pause)?;
+        if let Some(aside) = &mut open.aside {
+            let Some(passed) = self.take_aside(id, aside, &mut open.landing, received)? else {
+                return Ok(());
+            };
+            received = passed;
+        }
         let mut state = self.state.lock();
         let now = self.member.now();
         let node = &mut state.node;
@@ -215,8 +234,8 @@ impl Fetch {
             Received::Missing { grant, reason, .. } => {
                 node.handle_refused(id, grant.id, &reason, now);
             }
-            Received::Digest { .. } => {
-                let text = "a hash where bytes were due";
+            Received::Digest { .. } | Received::Held(_) => {
+                let text = "something else where bytes were due";
                 return Err(LaneError::Unexpected(text.into()));
             }
             Received::Idle => {

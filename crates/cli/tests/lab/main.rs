@@ -9,6 +9,7 @@ mod control;
 mod hosts;
 mod paths;
 mod rails;
+mod relays;
 mod speeds;
 mod streams;
 mod transfers;

@@ -9,7 +9,7 @@ use crate::problem::Problem;
 use crate::range::Range;
 use crate::segment::member_key;
 
-use super::{Assignment, Schedule};
+use super::{Assignment, RelaySchedule, Schedule};
 
 /// Bytes a receiver asks one sender for, and which others could send all of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,6 +20,8 @@ pub struct ReceiverRun {
     pub sender: usize,
     /// Other senders that hold the whole range and can reach the receiver, best first.
     pub spares: Vec<usize>,
+    /// Position in [`Problem::receivers`] of the one that is to hand the bytes on; the senders are those that could, too.
+    pub relay: Option<usize>,
 }
 
 /// For each receiver, its share of the schedule as runs ordered by offset, with at most `spares_max`
@@ -35,12 +37,46 @@ pub fn receiver_runs(
     schedule: &Schedule,
     spares_max: usize,
 ) -> Vec<Vec<ReceiverRun>> {
+    let planned = schedule.assignments.iter().map(|run| (*run, None));
+    runs_of(problem, schedule, planned.collect(), spares_max)
+}
+
+/// As [`receiver_runs`], where receivers hand on: the sender of what one of them hands on is a holder that the plan leaves speed,
+/// chosen as spares are.
+#[must_use]
+pub fn relay_runs(
+    problem: &Problem,
+    schedule: &RelaySchedule,
+    spares_max: usize,
+) -> Vec<Vec<ReceiverRun>> {
+    let direct = schedule.direct.assignments.iter().map(|run| (*run, None));
+    let relayed = schedule.relayed.iter().map(|run| {
+        let assignment = Assignment {
+            range: run.range,
+            sender: NO_SENDER,
+            receiver: run.to,
+        };
+        (assignment, Some(run.from))
+    });
+    let planned = direct.chain(relayed).collect();
+    runs_of(problem, &schedule.direct, planned, spares_max)
+}
+
+/// Stands for the sender of what a receiver hands on, before one is chosen.
+const NO_SENDER: usize = usize::MAX;
+
+/// * `planned`: what each receiver gets, and which other one hands it on.
+fn runs_of(
+    problem: &Problem,
+    schedule: &Schedule,
+    mut planned: Vec<(Assignment, Option<usize>)>,
+    spares_max: usize,
+) -> Vec<Vec<ReceiverRun>> {
     let holders = Holders::new(problem);
     let mut spares = SpareChoice::new(problem, schedule, spares_max, &holders);
     let mut by_receiver: Vec<Vec<ReceiverRun>> = vec![Vec::new(); problem.receivers.len()];
-    let mut ordered: Vec<&Assignment> = schedule.assignments.iter().collect();
-    ordered.sort_unstable_by_key(|a| (a.receiver, a.range.start));
-    for assignment in ordered {
+    planned.sort_unstable_by_key(|(run, _)| (run.receiver, run.range.start));
+    for (assignment, relay) in planned {
         let Some(runs) = by_receiver.get_mut(assignment.receiver) else {
             continue;
         };
@@ -48,11 +84,26 @@ pub fn receiver_runs(
             let Some(range) = holders.range(stretch).intersect(assignment.range) else {
                 continue;
             };
-            let (sender, receiver) = (assignment.sender, assignment.receiver);
-            let chosen = spares.choose(sender, receiver, stretch, range.len());
+            let receiver = assignment.receiver;
+            let (sender, chosen) = match relay {
+                None => {
+                    let sender = assignment.sender;
+                    (
+                        sender,
+                        spares.choose(sender, receiver, stretch, range.len()),
+                    )
+                }
+                Some(_) => {
+                    let chosen = spares.choose(NO_SENDER, receiver, stretch, range.len());
+                    match chosen.split_first() {
+                        Some((&first, others)) => (first, others.into()),
+                        None => continue,
+                    }
+                }
+            };
             match runs.last_mut() {
                 Some(run)
-                    if run.sender == sender
+                    if (run.sender, run.relay) == (sender, relay)
                         && run.range.end == range.start
                         && *run.spares == *chosen =>
                 {
@@ -62,6 +113,7 @@ pub fn receiver_runs(
                     range,
                     sender,
                     spares: chosen.to_vec(),
+                    relay,
                 }),
             }
         }

@@ -385,6 +385,9 @@ pub struct Opened {
     /// where the final paths of its sinks will stand
     #[prost(message, repeated, tag = "7")]
     pub places: ::prost::alloc::vec::Vec<Place>,
+    /// what it receives can be read again: other receivers may have it from there
+    #[prost(bool, tag = "8")]
+    pub hands_on: bool,
 }
 /// A final path, so that two nodes can see whether they may mean one place: the nearest folder that is there, and the rest.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -559,6 +562,9 @@ pub struct Plan {
     /// when all is safe, what the sources lack is removed in the folders that they have
     #[prost(bool, tag = "17")]
     pub delete: bool,
+    /// other receivers fetch from this one what it has checked
+    #[prost(bool, tag = "18")]
+    pub hands_on: bool,
     /// of each sink of rows: permission bits that all its sources give, plus one; 0 = not known
     #[prost(uint32, repeated, tag = "20")]
     pub sink_modes: ::prost::alloc::vec::Vec<u32>,
@@ -607,6 +613,9 @@ pub struct Peer {
     /// as Opened.interfaces
     #[prost(uint32, repeated, tag = "5")]
     pub interfaces: ::prost::alloc::vec::Vec<u32>,
+    /// it is a receiver itself: what it hands on never goes through the command's host
+    #[prost(bool, tag = "6")]
+    pub relays: bool,
 }
 /// One manifest and the stretch of data space that holds its files.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -638,6 +647,9 @@ pub struct Run {
     /// more = easier to give to others later: fetched last
     #[prost(uint32, tag = "5")]
     pub choices: u32,
+    /// a receiver that is to hand these bytes on; sender and spares hold them all the same
+    #[prost(uint32, optional, tag = "6")]
+    pub relay: ::core::option::Option<u32>,
 }
 /// Replaces the owners of ranges not delivered yet.
 #[derive(Clone, PartialEq, ::prost::Message)]

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use ropewalk_model::{Problem, Range};
+use ropewalk_model::{Problem, Range, ReceiverRun};
 
 use super::Coordinator;
 use crate::control::{Listed, ToAgent, to_agent};
@@ -94,6 +94,19 @@ pub struct PlannedRun {
     pub sender: usize,
     /// Positions of other holders.
     pub spares: Vec<usize>,
+    /// Position, among the receivers of the problem, of the one that hands the bytes on.
+    pub relay: Option<usize>,
+}
+
+impl From<ReceiverRun> for PlannedRun {
+    fn from(run: ReceiverRun) -> Self {
+        Self {
+            range: run.range,
+            sender: run.sender,
+            spares: run.spares,
+            relay: run.relay,
+        }
+    }
 }
 
 /// Actions that the driver has not taken yet, and what the user was shown.

@@ -369,7 +369,7 @@ impl Balancer {
     /// Looks whether anything is to be done; see the module documentation. Call as time passes while bytes flow.
     /// Cost O(nodes + pairs), at most once in [`LOOK_TIME`].
     pub fn look(&mut self, view: View<'_>, now: Instant) -> Option<Round> {
-        if view.setup.options.fixed {
+        if view.is_fixed {
             return None;
         }
         let mut round = Round::default();

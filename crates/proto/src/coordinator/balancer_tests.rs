@@ -35,6 +35,7 @@ fn an_idle_receiver_inherits_from_a_slow_one() {
             range: range(start, 100 * MB),
             sender: 0,
             spares: vec![],
+            relay: None,
         }]
     };
     c.handle_planned(
@@ -118,6 +119,7 @@ fn uneven() -> (Coordinator, Vec<Action>) {
             range: range(at as u64 * 100 * MB, 100 * MB),
             sender: at,
             spares: vec![],
+            relay: None,
         }]
     };
     let planned = Planned {
@@ -276,6 +278,7 @@ fn shared_sender(stretches: &[(u64, [u64; 2])]) -> Vec<u64> {
             range: range(start, 200 * MB),
             sender: 0,
             spares: vec![],
+            relay: None,
         }]
     };
     let planned = Planned {

@@ -80,7 +80,9 @@ impl Coordinator {
                 down: carried(node, node.setup.down),
                 ranges: node.wants.clone(),
                 destination: node.setup.sinks.first().and_then(|s| s.destination.clone()),
-                relay_up: None,
+                // Those that the plan leaves out may have the uplink that others have.
+                relay_up: (!self.relays.is_empty() && node.group.is_none())
+                    .then(|| carried(node, node.setup.up.or(node.setup.down))),
             });
         }
         add_links(&mut problem, &self.setup.links, |link, pair| {

@@ -120,6 +120,7 @@ impl Coordinator {
         let senders = node.runs.iter().map(|run| run.sender);
         let known = senders
             .chain(node.runs.iter().flat_map(|run| run.spares.iter().copied()))
+            .chain(node.runs.iter().filter_map(|run| run.relay))
             .chain(node.left_by_pair.keys().copied())
             .chain(node.failed_from.keys().copied());
         let unknown = known.into_iter().find(|&sender| sender >= count);

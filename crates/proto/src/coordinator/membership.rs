@@ -373,7 +373,7 @@ impl Coordinator {
         self.may_leave(node)?;
         let has_plan = self.nodes[at].live(Event::Leave);
         self.note(format!("{name} leaves"));
-        if self.nodes[at].is_sender() {
+        if self.nodes[at].is_sender() || self.relays.contains(&node) {
             self.tell_gone(node);
         }
         if self.nodes[at].is_receiver() && self.nodes[at].done.is_none() {

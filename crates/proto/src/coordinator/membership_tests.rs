@@ -314,6 +314,7 @@ pub(super) fn opening_with(
         files: None,
         links: Vec::new(),
         source_name: String::new(),
+        relay: Relay::Off,
     };
     let mut c = Coordinator::new(setup, Instant(0));
     c.start(Instant(0));

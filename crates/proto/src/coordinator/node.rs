@@ -213,7 +213,7 @@ impl Node {
     /// Asks it for runs, beside what it has.
     pub fn give(&mut self, runs: Vec<Run>) {
         for run in &runs {
-            let left = self.left_by_pair.entry(run.sender).or_default();
+            let left = self.left_by_pair.entry(run.source()).or_default();
             *left = left.saturating_add(run.length);
         }
         self.runs.extend(runs);
@@ -226,7 +226,7 @@ impl Node {
             let own = RangeSet::from(control::range(run.start, run.length));
             let gone = ranges.clipped(control::range(run.start, run.length));
             let kept = own.difference(&gone);
-            if let Some(left) = self.left_by_pair.get_mut(&run.sender) {
+            if let Some(left) = self.left_by_pair.get_mut(&run.source()) {
                 *left = left.saturating_sub(gone.len_bytes());
             }
             forgotten.extend(parts_of(&run, &gone));

@@ -126,7 +126,9 @@ impl Coordinator {
                     down: whole(room.down[*n as usize]),
                     ranges: wants.clone(),
                     destination: self.destination(*n).map(str::to_owned),
-                    relay_up: None,
+                    relay_up: self
+                        .relay_up(*n, whole(room.down[*n as usize]))
+                        .filter(|_| first),
                 })
                 .collect(),
             ..Problem::default()
@@ -181,6 +183,7 @@ impl Coordinator {
                         sender: purpose.senders[run.sender],
                         spares: run.spares.iter().map(|&s| purpose.senders[s]).collect(),
                         choices: 0,
+                        relay: run.relay.map(|relay| purpose.receivers[relay]),
                     };
                     // Of later plans when other holders are named.
                     if purpose.first {
@@ -202,7 +205,7 @@ impl Coordinator {
     }
 
     /// The first plan is there: every node learns its part.
-    fn begin_moving(&mut self, planned: Planned, runs: Vec<(u32, Vec<Run>)>, now: Instant) {
+    fn begin_moving(&mut self, planned: Planned, mut runs: Vec<(u32, Vec<Run>)>, now: Instant) {
         let (view, balancer) = self.split();
         if !balancer.is_exploring() {
             balancer.note_whole_plan(view, &planned, now);
@@ -213,6 +216,7 @@ impl Coordinator {
         self.lease.begin(now);
         let receivers = (runs.len() as u64).max(1);
         let share = self.setup.limit.map(|limit| limit.0 / receivers);
+        self.note_relays(&mut runs);
         for (node, runs) in runs {
             self.nodes[node as usize].give(runs);
         }
@@ -424,7 +428,7 @@ impl Coordinator {
         let mut wanted = BTreeSet::new();
         for run in runs {
             wanted.insert(run.sender);
-            wanted.extend(run.spares.iter().copied());
+            wanted.extend(run.spares.iter().copied().chain(run.relay));
         }
         wanted.into_iter().map(|node| self.peer(node)).collect()
     }
@@ -438,6 +442,7 @@ impl Coordinator {
             instance: opened.map(|o| o.instance.clone()).unwrap_or_default(),
             addresses: opened.map(|o| o.addresses.clone()).unwrap_or_default(),
             interfaces: opened.map(|o| o.interfaces.clone()).unwrap_or_default(),
+            relays: self.relays.contains(&node),
         };
         let is_restricted =
             !self.setup.rails.only().is_empty() || !state.setup.interfaces.is_empty();
@@ -473,7 +478,9 @@ impl Coordinator {
             let mut receivers = view.receivers();
             receivers.any(|receiver| view.has_choice(receiver, &held_twice))
         };
-        if plan.explore && self.nodes.len() <= BEAT_NODES_MAX && is_open() {
+        plan.hands_on = self.relays.contains(&node);
+        let is_settled_later = plan.explore && self.relays.is_empty();
+        if is_settled_later && self.nodes.len() <= BEAT_NODES_MAX && is_open() {
             plan.beat_milliseconds = BEAT_MILLISECONDS;
         }
         plan.delete = self.deletes();
@@ -483,6 +490,7 @@ impl Coordinator {
             .runs
             .iter()
             .flat_map(|r| std::iter::once(r.sender).chain(r.spares.iter().copied()))
+            .chain(state.runs.iter().filter_map(|run| run.relay))
             .collect();
         wanted.extend(self.manifest_holders());
         plan.holdings = self.holdings_for(node);

@@ -235,7 +235,8 @@ impl Coordinator {
         let commits = state.life().commits() && state.group.is_some();
         state.lose(reason.to_owned());
         state.gone_at.get_or_insert(now);
-        let (sender, receiver) = (state.is_sender(), state.is_receiver());
+        let sends = state.is_sender() || self.relays.contains(&node);
+        let receiver = state.is_receiver();
         self.streams.forget(node);
         let name = self.name(node).to_owned();
         match self.phase {
@@ -248,7 +249,7 @@ impl Coordinator {
             }
             Phase::Moving => {
                 self.note_loss(format!("{name} is lost: {reason}"));
-                if sender {
+                if sends {
                     self.tell_gone(node);
                 }
                 if receiver && self.nodes[node as usize].done.is_none() {

@@ -33,6 +33,29 @@ pub struct Setup {
     pub files: Option<control::FileList>,
     /// The name of the sources' folder or file, when all have one; files of reports are named below it.
     pub source_name: String,
+    /// Whether receivers hand bytes on.
+    pub relay: Relay,
+}
+
+/// Whether receivers hand on what they have to others that want it, too.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Relay {
+    /// Original holders send all copies.
+    #[default]
+    Off,
+    /// Where the plan gains by it.
+    Auto,
+}
+
+impl Relay {
+    /// As options write it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::Auto => "auto",
+        }
+    }
 }
 
 /// What becomes of a copy that is not complete at the end.

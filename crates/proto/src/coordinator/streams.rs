@@ -199,8 +199,9 @@ impl Coordinator {
         let mut asking = vec![0_u32; self.nodes.len()];
         let mut lanes = 0;
         for node in &self.nodes {
-            let mut senders: BTreeSet<u32> = node.runs.iter().map(|run| run.sender).collect();
+            let mut senders: BTreeSet<u32> = node.runs.iter().map(control::Run::source).collect();
             if self.balancer.is_exploring() {
+                senders.extend(node.runs.iter().map(|run| run.sender));
                 senders.extend(node.runs.iter().flat_map(|run| &run.spares));
             }
             lanes += senders.len() as u32;

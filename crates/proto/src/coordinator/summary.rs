@@ -69,7 +69,7 @@ impl Coordinator {
                 }
             }
             for run in &node.runs {
-                planned[run.sender as usize] += run.length;
+                planned[run.source() as usize] += run.length;
             }
         }
         self.nodes

@@ -118,6 +118,7 @@ pub(super) fn answer(coordinator: &mut Coordinator, actions: Vec<Action>) -> Vec
                         range: part,
                         sender: at,
                         spares: vec![],
+                        relay: None,
                     });
                     open.remove(part);
                     taken.insert(part);
@@ -167,6 +168,7 @@ pub(super) fn begun_over(
         files: None,
         links,
         source_name: String::new(),
+        relay: Relay::Off,
     };
     let mut coordinator = Coordinator::new(setup, Instant(0));
     coordinator.start(Instant(0));

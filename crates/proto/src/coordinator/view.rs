@@ -16,6 +16,9 @@ pub(super) struct View<'a> {
     pub unit_len: u64,
     /// When bytes started to flow.
     pub moving_at: Option<Instant>,
+    /// The master moves no work while bytes flow, unless a node is gone: the user wants that, or receivers hand on and move it
+    /// themselves.
+    pub is_fixed: bool,
 }
 
 impl<'a> View<'a> {

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use ropewalk_model::{Instant, Nanos};
+use ropewalk_model::{Instant, Nanos, RangeSet};
 
 use super::{LaneId, RateMeter, ReadyRun};
 
@@ -14,6 +14,8 @@ const TOOK_UNITS: f64 = 32.0;
 pub(super) struct Lane {
     // The first lane to the same peer; lanes to one peer are rails, and do each other's work.
     pub peer: LaneId,
+    // Of the first lane to a fellow receiver: what it may carry.
+    pub opened: Option<RangeSet>,
     pub lost: bool,
     pub ready: VecDeque<ReadyRun>,
     pub ready_bytes: u64,

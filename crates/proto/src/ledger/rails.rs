@@ -28,6 +28,7 @@ impl Ledger {
         );
         let (was_lost, old) = (l.lost, std::mem::take(l));
         *l = Lane {
+            opened: old.opened,
             ready: old.ready,
             ready_bytes: old.ready_bytes,
             planned: old.planned && !was_lost,

@@ -74,7 +74,9 @@ impl Ledger {
         let share = fast / (fast + slow);
         let even = (self.lanes[victim].ready_bytes as f64 * share) as u64;
         let thief_lane = &self.lanes[thief];
-        let is_at_home = thief_lane.planned || rail.is_some();
+        // A fellow receiver may get any moment what it has not yet: its work is taken piece by piece.
+        let is_relay = self.is_relay(victim);
+        let is_at_home = (thief_lane.planned && !is_relay) || rail.is_some();
         let most = match (is_at_home, thief_lane.rate.bytes_per_second()) {
             (true, _) => STEAL_MAX,
             (false, Some(rate)) => (rate * SPARE_STEAL_SECONDS) as u64,
@@ -96,7 +98,9 @@ impl Ledger {
         let victim_lane = &self.lanes[victim];
         let left = (victim_lane.ready_bytes + victim_lane.in_transit_bytes) as f64 / slow;
         let own = (self.lanes[thief].in_transit_bytes + stolen.len()) as f64 / fast;
-        if own > left {
+        // What it waits for itself nobody knows.
+        let waits = is_relay && victim_lane.in_transit_bytes == 0;
+        if own > left && !waits {
             return;
         }
         let mut holders = run.holders;

@@ -490,3 +490,65 @@ fn slow_streams_are_doubled() {
     ledger.failed(LaneId(0), copy.range, Instant(306 * MS));
     assert_eq!(ledger.orphans().len_bytes(), 4 << 20);
 }
+
+/// A fellow receiver carries units that its lane was opened for, wherever they lie in its runs, and takes nothing from others; holders
+/// take from it what it waits for, and what no holder is left for is an orphan.
+#[test]
+fn relays_carry_what_they_were_opened_for() {
+    let (relay, holder) = (LaneId(0), LaneId(1));
+    let mut ledger = Ledger::new(2);
+    ledger.set_relay(relay);
+    ledger.want(run(0, 100, &[relay, holder]));
+    ledger.want(run(100, 110, &[holder]));
+    assert!(ledger.is_relay(relay) && !ledger.is_relay(holder));
+    let take = |ledger: &mut Ledger, lane| {
+        let unit = ledger.take(lane, true, Instant(0), &unit_at);
+        unit.map(|unit| (unit.range.start, unit.range.end))
+    };
+    assert_eq!(take(&mut ledger, relay), None);
+    ledger.open_to(relay, Range::new(40, 50));
+    ledger.open_to(relay, Range::new(60, 65));
+    assert_eq!(take(&mut ledger, relay), Some((40, 50)));
+    // A part of a unit is none.
+    assert_eq!(take(&mut ledger, relay), None);
+    ledger.open_to(relay, Range::new(0, 10));
+    assert_eq!(take(&mut ledger, relay), Some((0, 10)));
+    ledger.check();
+    ledger.delivered(relay, Range::new(40, 50), Instant(1));
+    // It came fast, and waits now: what it has to do is taken all the same.
+    ledger.delivered(relay, Range::new(0, 10), Instant(2));
+    let mut taken = Vec::new();
+    while let Some(unit) = take(&mut ledger, holder) {
+        taken.push(unit);
+    }
+    taken.sort_unstable();
+    assert_eq!(taken.len(), 9, "{taken:?}");
+    assert_eq!(taken.last(), Some(&(100, 110)));
+    ledger.check();
+    // The holder is gone: its work is nobody's, though the fellow receiver may have it.
+    ledger.lane_failed(holder);
+    for (start, end) in taken {
+        ledger.failed(holder, Range::new(start, end), Instant(3));
+    }
+    assert_eq!(ledger.orphans().len_bytes(), 90);
+    ledger.open_to(relay, Range::new(10, 20));
+    assert_eq!(take(&mut ledger, relay), None);
+    ledger.check();
+}
+
+/// What a fellow receiver has not begun is an orphan as soon as the last holder is gone.
+#[test]
+fn relays_keep_nothing_without_a_holder() {
+    let (relay, holder) = (LaneId(0), LaneId(1));
+    let mut ledger = Ledger::new(2);
+    ledger.set_relay(relay);
+    ledger.want(run(0, 50, &[relay, holder]));
+    ledger.open_to(relay, Range::new(0, 10));
+    let unit = ledger.take(relay, true, Instant(0), &unit_at);
+    ledger.lane_failed(holder);
+    assert_eq!(ledger.orphans(), &RangeSet::from(Range::new(10, 50)));
+    // What is under way counts when it is there, and is an orphan when it is not.
+    ledger.failed(relay, unit.unwrap().range, Instant(1));
+    assert_eq!(ledger.orphans().len_bytes(), 50);
+    ledger.check();
+}

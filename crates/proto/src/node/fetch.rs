@@ -18,6 +18,9 @@ mod need;
 mod pace;
 mod plan;
 mod rails;
+mod relay;
+#[cfg(test)]
+mod relay_tests;
 mod replicas;
 #[cfg(test)]
 mod replicas_tests;
@@ -118,6 +121,8 @@ pub struct Receiving {
     asked: RangeSet,
     // What the destination has already: no plan can ask for it.
     present: RangeSet,
+    // Of that, what others may have from this node.
+    kept: RangeSet,
     // What it writes is its own copy: what it gives up comes back.
     is_own: bool,
     lent: RangeSet,
@@ -128,6 +133,7 @@ pub struct Receiving {
     recorded_digests: usize,
     copies: Copies,
     replicas: Replicas,
+    relays: relay::Relays,
     corrupt: u64,
     // Time that each sender was at work, as told to the master.
     busy: BTreeMap<u32, Nanos>,
@@ -158,6 +164,7 @@ impl Receiving {
             notes: 0,
             asked: RangeSet::new(),
             present: RangeSet::new(),
+            kept: RangeSet::new(),
             is_own: false,
             lent: RangeSet::new(),
             damaged: BTreeMap::new(),
@@ -165,6 +172,7 @@ impl Receiving {
             recorded_digests: 0,
             copies: Copies::default(),
             replicas: Replicas::default(),
+            relays: relay::Relays::default(),
             corrupt: 0,
             busy: BTreeMap::new(),
             finished: false,
@@ -212,8 +220,9 @@ impl Receiving {
                 self.first_copy(lane, range, digest, cancel.len());
                 if let Some(digest) = digest {
                     self.digests.push((range, digest));
-                    self.compare_unit(self.node_of(lane), range, digest);
+                    self.compare_unit(self.origin_of(lane, range), range, digest);
                 }
+                self.relays.delivered(range);
                 for lane in cancel {
                     self.events.push_back(Event::Cancel(lane, range));
                 }
@@ -282,10 +291,13 @@ impl Receiving {
         self.ledger.refused(lane, range, now);
         // The bytes were never sent: the limit is for those that are.
         self.pace.refund(range.len());
-        let sender = self.pairs[lane].sender;
-        self.refused.entry(sender).or_default().insert(range);
-        let name = self.peer_name(lane);
-        self.troubles.refused(sender, name, reason, range);
+        // What a fellow receiver has not is not missing.
+        if !self.is_relayed(lane) {
+            let sender = self.pairs[lane].sender;
+            self.refused.entry(sender).or_default().insert(range);
+            let name = self.peer_name(lane);
+            self.troubles.refused(sender, name, reason, range);
+        }
         self.call_needed();
         self.check_progress();
     }
@@ -351,6 +363,21 @@ impl Receiving {
         let refused = self.refused.values();
         let all = refused.fold(RangeSet::new(), |all, one| all.union(one));
         all.intersection(&self.missing())
+    }
+
+    /// Bytes that are checked, and that no stream is writing again: others may have them from this node.
+    #[must_use]
+    pub fn held(&self) -> RangeSet {
+        let delivered = self.ledger.delivered_ranges();
+        delivered.union(&self.kept).difference(&self.unsettled())
+    }
+
+    /// Whether others may have all of a range from this node.
+    #[must_use]
+    pub fn holds(&self, range: Range) -> bool {
+        let delivered = self.ledger.delivered_ranges().clipped(range);
+        let held = delivered.union(&self.kept.clipped(range));
+        held.contains_range(range) && self.unsettled().clipped(range).is_empty()
     }
 
     /// The ledger, for reports.

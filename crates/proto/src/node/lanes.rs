@@ -135,7 +135,7 @@ impl Lanes {
         self.list.grown(lane)
     }
 
-    fn stream(&mut self, id: StreamId) -> Option<&mut Stream> {
+    pub fn stream(&mut self, id: StreamId) -> Option<&mut Stream> {
         self.list.get_mut(id.lane)?.streams.get_mut(&id.number)
     }
 
@@ -310,6 +310,7 @@ impl Node {
         let is_left = self.is_left(id.lane, now);
         let open = self.lanes.lane(id.lane).open();
         let each = self.lanes.streams.each();
+        let listens = self.fetch.listens(id.lane);
         let units_max = match self.lanes.streams.of_datagrams() {
             true => UNITS_OUTSTANDING_DATAGRAMS,
             false => UNITS_OUTSTANDING_MAX,
@@ -338,7 +339,7 @@ impl Node {
                 let ranges = units.iter().map(|unit| unit.range);
                 Step::Grant(stream.grant(ranges, now))
             }
-            Take::Wait(until) if stream.granted() > 0 => Step::Receive(until),
+            Take::Wait(until) if listens || stream.granted() > 0 => Step::Receive(until),
             Take::Closed if stream.granted() > 0 => Step::Receive(None),
             Take::Wait(until) => Step::Wait(until),
             Take::Closed => Step::Close,

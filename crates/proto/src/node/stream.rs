@@ -127,7 +127,7 @@ pub enum Step {
     Cancel(Vec<u32>),
     /// Ask for these ranges under these numbers, then receive.
     Grant(Vec<(u32, Range)>),
-    /// Receive what was asked for; at this time more may be asked for.
+    /// Receive what was asked for, and what a fellow receiver says that it has; at this time more may be asked for.
     Receive(Option<Instant>),
     /// Nothing before this time, unless something changes; `None`: not at any time.
     Wait(Option<Instant>),

@@ -33,6 +33,14 @@ impl Sink for TreeSink {
         self.staging.read_back(offset, buf)
     }
 
+    fn look(&self, offset: u64, buf: &mut [u8]) -> Result<(), StoreError> {
+        self.staging.look(offset, buf)
+    }
+
+    fn keep_open(&self) {
+        self.staging.keep_open();
+    }
+
     fn extent(&self, offset: u64, len: u64) -> Result<Option<SinkExtent>, StoreError> {
         self.staging.extent(offset, len)
     }
@@ -121,7 +129,7 @@ impl Sink for TreeSink {
         lock(&self.staging.target.landed).removed = removed;
         self.staging.target.named.store(true, Ordering::Release);
         lock(&self.staging.target.progress).end_journal();
-        self.staging.close();
+        self.staging.close_named();
         *ended = true;
         drop(ended);
         self.staging.target.list_checksums();

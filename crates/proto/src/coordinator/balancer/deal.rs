@@ -129,6 +129,7 @@ impl Balancer {
                 sender,
                 spares: Vec::new(),
                 choices: 0,
+                relay: None,
             };
             runs.entry(node).or_default().extend(mine.iter().map(run));
         }

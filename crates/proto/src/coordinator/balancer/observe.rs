@@ -290,7 +290,7 @@ impl Balancer {
         status: &Status,
         now: Instant,
     ) -> bool {
-        if view.setup.options.fixed {
+        if view.is_fixed {
             return false;
         }
         // Until other holders are called the planned lanes are alone; that says little of what comes after.

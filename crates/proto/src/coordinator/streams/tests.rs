@@ -37,6 +37,7 @@ fn moving_to(receivers: u64, tune: Option<PolicyName>) -> (Coordinator, Vec<Acti
         files: None,
         links: Vec::new(),
         source_name: String::new(),
+        relay: Relay::Off,
     };
     let mut coordinator = Coordinator::new(setup, Instant(0));
     coordinator.start(Instant(0));

@@ -6,6 +6,9 @@ use crate::control::Run;
 
 /// The runs, sorted by start. A unit that a cut goes through becomes a run of its own when one of the
 /// two senders is known to hold all of it. No byte is lost or taken twice.
+///
+/// It comes over the relay of its first byte, if that has one: so all receivers that want all of it have it from the same node in the
+/// end, and none waits for another that waits for it.
 pub(super) fn align(runs: &[Run], unit_at: &dyn Fn(u64) -> Range) -> Vec<Run> {
     let mut sorted: Vec<Run> = runs.to_vec();
     sorted.sort_by_key(|run| run.start);
@@ -23,6 +26,7 @@ pub(super) fn align(runs: &[Run], unit_at: &dyn Fn(u64) -> Range) -> Vec<Run> {
                 end: unit.end.min(cut + run.length),
             };
             if let Some(sender) = sender {
+                let relay = last.relay;
                 let both = |spare: &u32| *spare != sender && holds(&run, *spare);
                 let spares = std::iter::once(&last.sender)
                     .chain(&last.spares)
@@ -41,6 +45,7 @@ pub(super) fn align(runs: &[Run], unit_at: &dyn Fn(u64) -> Range) -> Vec<Run> {
                     sender,
                     spares,
                     choices: run.choices,
+                    relay,
                 });
             } else {
                 out.push(last);
@@ -80,7 +85,7 @@ mod tests {
             let mut runs = Vec::new();
             for (length, sender, spares, gap) in pieces {
                 start += u64::from(gap) * 7;
-                runs.push(Run { start, length, sender, spares, choices: 0 });
+                runs.push(Run { start, length, sender, spares, choices: 0, relay: None });
                 start += length;
             }
             let aligned = align(&runs, &unit_at);
@@ -106,6 +111,7 @@ mod tests {
                 sender: 0,
                 spares: vec![1],
                 choices: 0,
+                relay: None,
             },
             Run {
                 start: 13,
@@ -113,6 +119,7 @@ mod tests {
                 sender: 1,
                 spares: vec![0],
                 choices: 0,
+                relay: None,
             },
         ];
         let aligned = align(&runs, &unit_at);
@@ -123,5 +130,40 @@ mod tests {
                 .collect::<Vec<_>>(),
             [(0, 10), (10, 10), (20, 10)]
         );
+    }
+
+    /// A unit between two parts that receivers hand on comes from where its first byte does, for each receiver.
+    #[test]
+    fn cut_units_follow_their_first_byte() {
+        let run = |start, length, relay| Run {
+            start,
+            length,
+            relay,
+            ..Run::default()
+        };
+        // Parts of three receivers, as each of them and a fourth one fetch them.
+        let plans = [
+            [None, Some(2), Some(3)],
+            [Some(1), None, Some(3)],
+            [Some(1), Some(2), None],
+            [Some(1), Some(2), Some(3)],
+        ];
+        for relays in plans {
+            let runs = [
+                run(0, 13, relays[0]),
+                run(13, 14, relays[1]),
+                run(27, 13, relays[2]),
+            ];
+            let aligned = align(&runs, &unit_at);
+            let relay_of = |offset: u64| {
+                let has = |run: &&Run| range(run.start, run.length).contains(offset);
+                aligned.iter().find(has).map(|run| run.relay)
+            };
+            let firsts = [relays[0], relays[0], relays[1], relays[2]];
+            for (unit, first) in (0..).zip(firsts) {
+                assert_eq!(relay_of(unit * 10), Some(first), "{aligned:?}");
+                assert_eq!(relay_of(unit * 10 + 9), Some(first), "{aligned:?}");
+            }
+        }
     }
 }

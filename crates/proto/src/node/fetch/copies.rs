@@ -146,7 +146,8 @@ impl Receiving {
             _ => None,
         };
         if let Some(rival) = rival {
-            let nodes = (self.node_of(writer.lane), self.node_of(rival.lane));
+            let origin = |lane| self.origin_of(lane, range);
+            let nodes = (origin(writer.lane), origin(rival.lane));
             // Before the unit counts: nothing is complete until it was read.
             self.copies.rereads.push((range, nodes.0, nodes.1));
         }
@@ -178,7 +179,7 @@ impl Receiving {
         digest: Option<[u8; 32]>,
         others: usize,
     ) {
-        let node = self.node_of(lane);
+        let node = self.origin_of(lane, range);
         self.copies.counted(range, digest, node, others);
     }
 

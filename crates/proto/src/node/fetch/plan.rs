@@ -16,6 +16,11 @@ impl Receiving {
         self.present = ranges;
     }
 
+    /// Of these, bytes that the node can give to others: they were checked, and lie where received ones do.
+    pub fn handle_kept(&mut self, ranges: RangeSet) {
+        self.kept = ranges;
+    }
+
     /// What the destination has already.
     #[must_use]
     pub fn present(&self) -> &RangeSet {
@@ -68,6 +73,11 @@ impl Receiving {
         self.take_holdings(&plan.holdings);
         self.set_pace(now);
         self.call_needed();
+        for peer in plan.peers.iter().filter(|peer| peer.relays) {
+            if let Some(&lane) = self.lane_of.get(&peer.node) {
+                self.ask_ahead(lane, unit_at);
+            }
+        }
         self.check_progress();
     }
 
@@ -158,18 +168,22 @@ impl Receiving {
         released
     }
 
-    fn add_peer(&mut self, peer: &Peer) {
+    pub(super) fn add_peer(&mut self, peer: &Peer) {
         if self.lane_of.contains_key(&peer.node) {
             return;
         }
         let lane = self.ledger.add_lane();
         self.lane_of.insert(peer.node, lane);
         self.enter(peer.clone());
+        if peer.relays {
+            self.enter_relay(peer.node, lane);
+        }
     }
 
     fn lanes_of(&self, run: &Run) -> Vec<LaneId> {
-        let mut holders = Vec::with_capacity(1 + run.spares.len());
-        for node in std::iter::once(&run.sender).chain(&run.spares) {
+        let mut holders = Vec::with_capacity(2 + run.spares.len());
+        let nodes = run.relay.iter().chain(std::iter::once(&run.sender));
+        for node in nodes.chain(&run.spares) {
             if let Some(&lane) = self
                 .lane_of
                 .get(node)

@@ -135,6 +135,9 @@ impl Receiving {
         let name = self.peer_name(lane);
         if !self.finished {
             self.note(match is_gone {
+                true if self.is_relayed(lane) => {
+                    format!("{name}, which handed bytes on, is lost: {reason}")
+                }
                 true => format!("sender {name} is lost: {reason}"),
                 false => format!("one rail to {name} is lost: {reason}"),
             });

@@ -21,7 +21,7 @@ use crate::ledger::LaneId;
 
 mod sample;
 
-use sample::mix;
+pub(super) use sample::mix;
 
 /// Holders that a sample is asked of: each costs a stream and a thread at both ends.
 const SECONDS_MAX: usize = 4;
@@ -301,7 +301,9 @@ impl Receiving {
             return;
         }
         let holders = self.ledger.holders_in_transit(range.start);
-        let mut nodes: Vec<u32> = holders.iter().map(|&lane| self.node_of(lane)).collect();
+        // What a fellow receiver has is no other opinion.
+        let holders = holders.iter().filter(|lane| !self.is_relayed(**lane));
+        let mut nodes: Vec<u32> = holders.map(|&lane| self.node_of(lane)).collect();
         nodes.sort_unstable();
         nodes.dedup();
         if nodes.len() < 2 {
@@ -315,7 +317,7 @@ impl Receiving {
             holders: nodes,
         };
         self.replicas.open.insert(range.start, open);
-        let sender = self.node_of(lane);
+        let sender = self.origin_of(lane, range);
         self.ask_another(range.start, Some(sender));
         self.call_seconds();
     }
@@ -354,15 +356,31 @@ impl Receiving {
             return false;
         };
         let range = open.range;
+        self.ask_second(node, range);
+        if let Some(open) = self.replicas.open.get_mut(&start) {
+            open.asked.push(node);
+        }
+        true
+    }
+
+    /// Whether a holder is asked for hashes, or was.
+    pub(super) fn is_second(&self, node: u32) -> bool {
+        self.replicas.seconds.contains_key(&node)
+    }
+
+    /// Whether a holder cannot be asked any more.
+    pub(super) fn is_second_down(&self, node: u32) -> bool {
+        let second = self.replicas.seconds.get(&node);
+        second.is_some_and(|second| second.is_down)
+    }
+
+    /// Asks a holder for the hash of a unit.
+    pub(super) fn ask_second(&mut self, node: u32, range: Range) {
         let second = self.replicas.seconds.entry(node).or_default();
         second.queue.push_back((range, None));
         if std::mem::take(&mut second.is_idle) {
             self.events.push_back(Event::Wake);
         }
-        if let Some(open) = self.replicas.open.get_mut(&start) {
-            open.asked.push(node);
-        }
-        true
     }
 
     /// The first copy of a unit came from a node.
@@ -498,6 +516,7 @@ impl Receiving {
                 self.settle(range.start);
             }
             None => {
+                self.vouch(node, range, digest);
                 let open = self.replicas.open.get_mut(&range.start);
                 let Some(open) = open.filter(|open| open.range == range) else {
                     return;
@@ -517,6 +536,11 @@ impl Receiving {
         self.now = now;
         if self.answered(node, range).is_none() {
             return;
+        }
+        let is_compared =
+            self.replicas.open.contains_key(&range.start) || self.replicas.mode == Compare::Whole;
+        if self.vouch_again(node, range) && !is_compared {
+            return self.call_seconds();
         }
         let name = self.name_of(node);
         self.note(format!(
@@ -548,8 +572,10 @@ impl Receiving {
         }
         second.queue.clear();
         second.outstanding.clear();
+        self.vouch_without(node);
+        self.call_seconds();
         // Its loss has a note of its own.
-        if !self.lost.contains(&node) {
+        if !self.lost.contains(&node) && self.replicas.has_several {
             let name = self.name_of(node);
             self.note(format!(
                 "{name} was not compared with other replicas any more: {reason}"

@@ -28,6 +28,7 @@ fn plan(nodes: u32, units: u64) -> Plan {
         sender,
         spares: (0..nodes).filter(|other| *other != sender).collect(),
         choices: 0,
+        relay: None,
     };
     Plan {
         peers: (0..nodes).map(peer).collect(),

@@ -38,6 +38,7 @@ fn run(start: u64, length: u64, sender: u32, spares: &[u32]) -> Run {
         sender,
         spares: spares.to_vec(),
         choices: 0,
+        relay: None,
     }
 }
 

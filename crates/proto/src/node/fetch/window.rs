@@ -52,6 +52,9 @@ impl Receiving {
         if outstanding > share / 2 {
             return Take::Wait(None);
         }
+        if self.is_relayed(lane) {
+            self.ask_ahead(lane, unit_at);
+        }
         let mut units = Vec::new();
         let mut taken = 0;
         while units.len() < UNITS_PER_TAKE_MAX && (taken == 0 || outstanding + taken < share) {

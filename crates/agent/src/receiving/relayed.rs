@@ -1,0 +1,100 @@
+//! Units from fellow receivers: kept aside until they are known to be what an original holder has, and what this node gives to others.
+
+use std::error::Error;
+use std::sync::Arc;
+
+use ropewalk_lane::{Landing, LaneError, Received};
+use ropewalk_model::{CHUNK_LEN, Range, RangeSet, time};
+use ropewalk_proto::node::StreamId;
+use ropewalk_proto::wire::SPACE_DATA;
+use ropewalk_store::StoreError;
+
+use super::Fetch;
+use crate::handing::Holder;
+use crate::landing::SinkLanding;
+
+/// The unit that a stream receives; at most one chunk.
+#[derive(Debug, Default)]
+pub(super) struct Aside {
+    start: u64,
+    bytes: Vec<u8>,
+}
+
+impl Landing for Aside {
+    fn write(
+        &mut self,
+        space: u16,
+        offset: u64,
+        bytes: &[u8],
+    ) -> Result<(), Box<dyn Error + Send + Sync>> {
+        if offset != self.start + self.bytes.len() as u64 || self.bytes.is_empty() {
+            self.bytes.clear();
+            self.start = offset;
+        }
+        if space != SPACE_DATA || (self.bytes.len() + bytes.len()) as u64 > CHUNK_LEN {
+            return Err("bytes that belong to no unit".into());
+        }
+        self.bytes.extend_from_slice(bytes);
+        Ok(())
+    }
+}
+
+impl Fetch {
+    /// What came over a stream of a fellow receiver: what it announced is noted, and a unit that an original holder has is written.
+    /// Returns what is left to be dealt with as on any stream.
+    pub(super) fn take_aside(
+        self: &Arc<Self>,
+        id: StreamId,
+        aside: &mut Aside,
+        landing: &mut SinkLanding,
+        received: Received,
+    ) -> Result<Option<Received>, LaneError> {
+        let (grant, digest) = match received {
+            Received::Unit { grant, digest } => (grant, digest),
+            Received::Held(ranges) => {
+                let unit_at = self.units();
+                let mut state = self.state.lock();
+                let now = self.member.now();
+                state.node.handle_announced(id, &ranges, now, &unit_at);
+                self.drain_quietly(state);
+                return Ok(None);
+            }
+            other => return Ok(Some(other)),
+        };
+        let bytes = std::mem::take(&mut aside.bytes);
+        let is_all = aside.start == grant.range.start && bytes.len() as u64 == grant.range.len();
+        let mut state = self.state.lock();
+        let now = self.member.now();
+        if !is_all || !state.node.fetch().is_true(id.lane, grant.range, digest) {
+            state.node.handle_untrue(id, grant.id, now);
+            self.drain(state);
+            return Ok(None);
+        }
+        drop(state);
+        let written = landing.write(SPACE_DATA, grant.range.start, &bytes);
+        aside.bytes = bytes;
+        aside.bytes.clear();
+        written.map_err(|source| LaneError::Landing {
+            space: SPACE_DATA,
+            range: grant.range,
+            source,
+        })?;
+        Ok(Some(Received::Unit { grant, digest }))
+    }
+}
+
+impl Holder for Fetch {
+    fn held(&self) -> (RangeSet, time::Instant) {
+        let held = self.state.lock().node.held();
+        (held, self.member.now())
+    }
+
+    fn read_held(&self, offset: u64, buf: &mut [u8]) -> Result<(), StoreError> {
+        let range = Range::new(offset, offset + buf.len() as u64);
+        let holds = self.state.lock().node.holds(range);
+        match self.sinks().filter(|_| holds) {
+            Some(sinks) => sinks.look(offset, buf),
+            None => Err(StoreError::NotHeld { range }),
+        }
+    }
+}

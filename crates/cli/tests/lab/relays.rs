@@ -1,0 +1,162 @@
+//! Receivers that hand on what they have.
+
+use std::os::unix::fs::FileExt as _;
+use std::path::PathBuf;
+use std::process::Child;
+use std::time::{Duration, Instant};
+
+use ropewalk_lab::Lab;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use crate::hosts::{agent, begin, bytes, close, lab, master};
+
+/// Bytes that a node of the report has sent.
+fn sent(report: &Value, node: &str) -> u64 {
+    let rows = report["nodes"].as_array().unwrap();
+    let row = rows.iter().find(|row| row["node"] == node).unwrap();
+    row["sent_bytes"].as_u64().unwrap()
+}
+
+fn copies(lab: &Lab, hosts: &[&str]) -> Vec<Child> {
+    let agent = |host: &&str| agent(lab, host, 7420, &["/data:rw"]);
+    hosts.iter().map(agent).collect()
+}
+
+fn has_note(report: &Value, words: &[&str]) -> bool {
+    let notes = report["notes"].as_array().unwrap();
+    let mut notes = notes.iter().filter_map(Value::as_str);
+    notes.any(|note| words.iter().all(|word| note.contains(word)))
+}
+
+/// The temporary file of a copy that is under way; waits for it, and until it has so many bytes on the disk or in memory.
+fn under_way(lab: &Lab, host: &str, least: u64) -> PathBuf {
+    use std::os::unix::fs::MetadataExt as _;
+    let folder = lab.path_in(host, "/data");
+    let until = Instant::now() + Duration::from_secs(60);
+    loop {
+        let files = std::fs::read_dir(&folder).unwrap().filter_map(Result::ok);
+        let mut files = files.filter(|file| {
+            let name = file.file_name();
+            let is_temporary = name.to_string_lossy().starts_with(".copy.ropewalk");
+            let blocks = file.metadata().map_or(0, |data| data.blocks());
+            is_temporary && blocks * 512 >= least
+        });
+        if let Some(file) = files.next() {
+            return file.path();
+        }
+        assert!(Instant::now() < until, "{host} has no {least} bytes");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// One sender, four receivers: the copies are right, and the sender has sent little more than one of them. Without relays it sends
+/// four.
+#[test]
+fn receivers_feed_one_another() {
+    if ropewalk_lab::skip("receivers_feed_one_another") {
+        return;
+    }
+    const LEN: u64 = 48 << 20;
+    let lab = lab(&["a", "b1", "b2", "b3", "b4", "m"], 100_000_000);
+    let data = bytes(LEN as usize);
+    std::fs::write(lab.path_in("a", "/data/set"), &data).unwrap();
+    let receivers = ["b1", "b2", "b3", "b4"];
+    let agents = copies(&lab, &["a", "b1", "b2", "b3", "b4"]);
+    for (relay, most) in [("auto", LEN * 2), ("off", LEN * 5)] {
+        let to = format!("b[1-4]:7420:/data/{relay}");
+        let args = ["copy", "--relay", relay, "a:7420:/data/set", &to];
+        let (status, report) = master(&lab, "m", &args);
+        assert_eq!(status, Some(0), "{report:#}");
+        for host in receivers {
+            let copy = std::fs::read(lab.path_in(host, format!("/data/{relay}"))).unwrap();
+            assert!(copy == data, "{host}");
+        }
+        assert!(sent(&report, "a") <= most, "{relay}: {report:#}");
+        let handed_on: u64 = receivers.iter().map(|host| sent(&report, host)).sum();
+        assert_eq!(handed_on > 0, relay == "auto", "{report:#}");
+        assert_eq!(sent(&report, "a") + handed_on, 4 * LEN, "{report:#}");
+        eprintln!(
+            "relay {relay}: {} s, a sent {}, bound {}",
+            report["seconds"],
+            sent(&report, "a"),
+            report["bound"]
+        );
+    }
+    close(lab, agents);
+}
+
+/// A receiver that hands on dies in the middle: it was only a holder more, and the others have their copies.
+#[test]
+fn a_relay_that_dies_was_a_holder_more() {
+    if ropewalk_lab::skip("a_relay_that_dies_was_a_holder_more") {
+        return;
+    }
+    let lab = lab(&["a", "b1", "b2", "b3", "m"], 100_000_000);
+    let data = bytes(48 << 20);
+    std::fs::write(lab.path_in("a", "/data/set"), &data).unwrap();
+    let mut agents = copies(&lab, &["a", "b1", "b2", "b3"]);
+    let args = [
+        "copy",
+        "--wait",
+        "0",
+        "--relay",
+        "auto",
+        "a:7420:/data/set",
+        "b[1-3]:7420:/data/copy",
+    ];
+    let (mut child, events) = begin(&lab, "m", &args);
+    under_way(&lab, "b1", 8 << 20);
+    agents[1].kill().unwrap();
+    let report = events.last().unwrap()["report"].clone();
+    assert!(!child.wait().unwrap().success(), "{report:#}");
+    for host in ["b2", "b3"] {
+        let copy = std::fs::read(lab.path_in(host, "/data/copy")).unwrap();
+        assert!(copy == data, "{host}");
+        assert!(sent(&report, host) > 0, "{report:#}");
+    }
+    assert!(sent(&report, "b1") > 0, "{report:#}");
+    assert!(has_note(&report, &["b1 is lost"]), "{report:#}");
+    assert!(report["missing"].get("b1").is_some(), "{report:#}");
+    close(lab, agents);
+}
+
+/// Bytes of a receiver are changed on its disk before it has handed them on: who gets them asks an original holder, names it, and
+/// has the rest from others.
+#[test]
+fn wrong_bytes_of_a_relay_are_not_taken() {
+    if ropewalk_lab::skip("wrong_bytes_of_a_relay_are_not_taken") {
+        return;
+    }
+    const LEN: usize = 48 << 20;
+    let lab = lab(&["a", "b1", "b2", "m"], 100_000_000);
+    let data = bytes(LEN);
+    std::fs::write(lab.path_in("a", "/data/set"), &data).unwrap();
+    let agents = copies(&lab, &["a", "b1", "b2"]);
+    let args = [
+        "copy",
+        "--relay",
+        "auto",
+        "a:7420:/data/set",
+        "b[1-2]:7420:/data/copy",
+    ];
+    let (mut child, events) = begin(&lab, "m", &args);
+    // It has asked for little when it is stopped, and the other one gets half of the data for it.
+    under_way(&lab, "b2", 1 << 20);
+    let stopped = Pid::from_child(&agents[2]);
+    kill_process(stopped, Signal::STOP).unwrap();
+    let written = under_way(&lab, "b1", 12 << 20);
+    let file = std::fs::File::options().write(true).open(written).unwrap();
+    file.write_all_at(&vec![0xaa; LEN], 0).unwrap();
+    kill_process(stopped, Signal::CONT).unwrap();
+    let report = events.last().unwrap()["report"].clone();
+    assert_eq!(child.wait().unwrap().code(), Some(0), "{report:#}");
+    assert!(std::fs::read(lab.path_in("b2", "/data/copy")).unwrap() == data);
+    let words = [
+        "b1 handed on are not those of a",
+        "nothing more is taken from b1",
+    ];
+    assert!(has_note(&report, &words), "{report:#}");
+    assert!(report["corrupt_units"].as_u64() > Some(0), "{report:#}");
+    close(lab, agents);
+}

@@ -1,0 +1,95 @@
+//! Which receivers hand on what they have.
+//!
+//! Decided with the first plan and kept: receivers find by themselves what others have, and original holders serve what they do not, so
+//! no round of the balancer moves work of such a transfer. A later plan, of a node that joins or for a sender that is lost, is
+//! one of original holders.
+
+use std::collections::BTreeSet;
+
+use ropewalk_model::{Range, RangeSet};
+
+use super::{Coordinator, Relay};
+use crate::control::{Run, Verify, range};
+
+/// With more receivers than that no relays are planned: plans of mixed wants take seconds beyond it.
+const RECEIVERS_MAX: usize = 256;
+
+impl Coordinator {
+    /// What a receiver can hand on with, bytes per second; `None` where it hands nothing on.
+    ///
+    /// * `down`: what it can receive, which stands for what is not known: most links are symmetrical.
+    pub(super) fn relay_up(&self, node: u32, down: u64) -> Option<u64> {
+        if !self.may_relay() || !self.may_hand_on(node) {
+            return None;
+        }
+        let told = self.nodes[node as usize].setup.told_up();
+        Some(told.map_or(down, |rate| rate.0))
+    }
+
+    /// Whether this transfer is one in which receivers may hand on: units have hashes, streams have frames for it, and work may move.
+    fn may_relay(&self) -> bool {
+        let options = &self.setup.options;
+        self.setup.relay == Relay::Auto
+            && options.verify() >= Verify::Tree
+            && !options.lane().is_of_datagrams()
+            && !options.fixed
+            && !options.dry_run
+            && self.setup.links.is_empty()
+            && self.receivers().take(RECEIVERS_MAX + 1).count() <= RECEIVERS_MAX
+    }
+
+    /// Whether a receiver has all that it writes by itself, can read it again, and has an uplink that no other node of the transfer
+    /// sends over: nodes on one host have one.
+    fn may_hand_on(&self, node: u32) -> bool {
+        let state = &self.nodes[node as usize];
+        let address = |node: &super::Node| {
+            let first = node.opened.as_deref()?.addresses.first()?;
+            let (host, _) = first.rsplit_once(':')?;
+            Some(host.to_owned())
+        };
+        let Some(own) = address(state) else {
+            return false;
+        };
+        let is_alone = || {
+            let others = (0u32..)
+                .zip(&self.nodes)
+                .filter(|(other, _)| *other != node);
+            others
+                .map(|(_, other)| other)
+                .all(|other| address(other).as_ref() != Some(&own))
+        };
+        state.group.is_none()
+            && !state.is_sender()
+            && state
+                .opened
+                .as_deref()
+                .is_some_and(|opened| opened.hands_on)
+            && is_alone()
+    }
+
+    /// Notes which receivers the first plan has hand on, and has each fetch first what it is to hand on.
+    pub(super) fn note_relays(&mut self, runs: &mut [(u32, Vec<Run>)]) {
+        let all = runs.iter().flat_map(|(_, runs)| runs);
+        let relayed = all.filter_map(|run| Some((run.relay?, range(run.start, run.length))));
+        let mut handed_on: Vec<(u32, Range)> = relayed.collect();
+        if handed_on.is_empty() {
+            return;
+        }
+        self.relays = handed_on
+            .iter()
+            .map(|(relay, _)| *relay)
+            .collect::<BTreeSet<u32>>();
+        handed_on.sort_unstable();
+        for (node, runs) in runs {
+            let from = handed_on.partition_point(|(relay, _)| relay < node);
+            let own = handed_on[from..]
+                .iter()
+                .take_while(|(relay, _)| relay == node);
+            let own = RangeSet::from_ranges(own.map(|(_, range)| *range));
+            for run in runs {
+                let is_awaited = !own.clipped(range(run.start, run.length)).is_empty();
+                run.choices = u32::from(!is_awaited);
+            }
+        }
+    }
+}

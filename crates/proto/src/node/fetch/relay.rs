@@ -1,0 +1,322 @@
+//! Fellow receivers that hand on what they have: what they said that is, and what it must be.
+//!
+//! ```text
+//!  planned ──▶ an original holder is asked for the unit's hash ──▶ vouched ─┐
+//!     └──────▶ the fellow receiver says that it has it ────────▶ announced ─┴▶ its lane is opened for the unit
+//! ```
+//!
+//! Hashes are asked for a few units ahead of each fellow receiver, those that it announced first, so that they are mostly there
+//! when the announcement is. A unit is taken from it only when both are there, and counts only where it has that hash. One that
+//! sends other bytes is left out for the rest of the transfer. Nothing else depends on it: original holders are holders of the same
+//! runs, and serve what is not announced, or not in time.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ropewalk_model::{Instant, Range, RangeSet};
+
+use super::replicas::mix;
+use super::{Event, Receiving};
+use crate::ledger::LaneId;
+
+/// Units of each fellow receiver's work whose hashes are asked for before they are taken: more than a lane has in transit, and
+/// few enough that hundreds of lanes take little memory.
+const AHEAD_UNITS: usize = 32;
+
+/// Pieces of what one fellow receiver announced that are remembered: what it says beyond them is as if it had not.
+const PIECES_MAX: usize = 1 << 14;
+
+/// A unit that is to be taken from a fellow receiver.
+#[derive(Clone, Debug)]
+struct Unit {
+    range: Range,
+    relay: u32,
+    // Who was asked for its hash last, all who were, and the answer.
+    origin: u32,
+    asked: BTreeSet<u32>,
+    digest: Option<[u8; 32]>,
+}
+
+/// What is known of a fellow receiver.
+#[derive(Clone, Debug, Default)]
+struct Relay {
+    announced: RangeSet,
+    // Units of its work that were asked about and are not delivered.
+    units: usize,
+}
+
+/// See the module documentation. Bounded by [`AHEAD_UNITS`] and [`PIECES_MAX`] for each fellow receiver.
+#[derive(Debug, Default)]
+pub(super) struct Relays {
+    all: BTreeMap<u32, Relay>,
+    // By the unit's start.
+    units: BTreeMap<u64, Unit>,
+}
+
+impl Relays {
+    fn find(&self, range: Range) -> Option<&Unit> {
+        let unit = self.units.get(&range.start);
+        unit.filter(|unit| unit.range == range)
+    }
+
+    /// Bytes are delivered, by whichever lane.
+    pub fn delivered(&mut self, range: Range) {
+        while let Some((&start, _)) = self.units.range(range.start..range.end).next() {
+            self.remove(start);
+        }
+    }
+
+    fn remove(&mut self, start: u64) {
+        let unit = self.units.remove(&start);
+        if let Some(relay) = unit.and_then(|unit| self.all.get_mut(&unit.relay)) {
+            relay.units -= 1;
+        }
+    }
+
+    /// Nothing is taken from a fellow receiver any more.
+    fn forget(&mut self, relay: u32) {
+        self.all.remove(&relay);
+        self.units.retain(|_, unit| unit.relay != relay);
+    }
+
+    /// Units of which a holder was asked for the hash, and has not answered.
+    fn open_at(&self, origin: u32) -> Vec<Range> {
+        let units = self.units.values();
+        let open = units.filter(|unit| unit.digest.is_none() && unit.origin == origin);
+        open.map(|unit| unit.range).collect()
+    }
+}
+
+impl Receiving {
+    /// A peer of the plan is a fellow receiver.
+    pub(super) fn enter_relay(&mut self, node: u32, lane: LaneId) {
+        self.ledger.set_relay(lane);
+        self.relays.all.entry(node).or_default();
+    }
+
+    /// Whether a lane leads to a fellow receiver that may say any time what more it has.
+    #[must_use]
+    pub fn listens(&self, lane: LaneId) -> bool {
+        self.ledger.is_relay(lane) && self.ledger.is_alive(lane) && !self.finished
+    }
+
+    /// Whether what is received over a lane is to be compared with what an original holder said before it is written.
+    #[must_use]
+    pub fn is_relayed(&self, lane: LaneId) -> bool {
+        self.ledger.is_relay(lane)
+    }
+
+    /// A fellow receiver said that it has more.
+    pub fn handle_announced(
+        &mut self,
+        lane: LaneId,
+        ranges: &[Range],
+        now: Instant,
+        unit_at: &dyn Fn(u64) -> Range,
+    ) {
+        self.now = now;
+        let node = self.node_of(lane);
+        if !self.listens(lane) {
+            return;
+        }
+        let Some(relay) = self.relays.all.get_mut(&node) else {
+            return;
+        };
+        for range in ranges {
+            if relay.announced.as_slice().len() < PIECES_MAX {
+                relay.announced.insert(*range);
+            }
+        }
+        let announced = &relay.announced;
+        let known = self.relays.units.values().filter(|unit| {
+            let is_there = unit.relay == node && unit.digest.is_some();
+            is_there && announced.contains_range(unit.range)
+        });
+        for unit in known {
+            self.ledger.open_to(lane, unit.range);
+        }
+        self.ask_ahead(lane, unit_at);
+    }
+
+    /// Asks for the hashes of the next units of a fellow receiver's work.
+    pub(super) fn ask_ahead(&mut self, lane: LaneId, unit_at: &dyn Fn(u64) -> Range) {
+        let node = self.node_of(lane);
+        let Some(relay) = self.relays.all.get(&node) else {
+            return;
+        };
+        // Not for each unit that is delivered.
+        if relay.units > AHEAD_UNITS / 2 || self.finished {
+            return;
+        }
+        let mut wanted: Vec<(Range, Vec<u32>)> = Vec::new();
+        let mut space = AHEAD_UNITS - relay.units;
+        let mut seen = BTreeSet::new();
+        for announced in [true, false] {
+            for run in self.ledger.ready_of(lane) {
+                let pieces = match announced {
+                    true => relay.announced.clipped(run.range),
+                    false => RangeSet::from(run.range),
+                };
+                for piece in pieces.iter() {
+                    let mut at = piece.start;
+                    while at < piece.end && space > 0 {
+                        let around = unit_at(at);
+                        let start = match around.contains(at) {
+                            true => around.start.max(run.range.start),
+                            false => at,
+                        };
+                        let unit = crate::ledger::unit_of(start, run.range, unit_at);
+                        at = unit.end;
+                        let is_whole = !announced || relay.announced.contains_range(unit);
+                        if is_whole
+                            && !self.relays.units.contains_key(&unit.start)
+                            && seen.insert(unit.start)
+                        {
+                            let holders = run.holders.iter();
+                            let holders = holders.filter(|lane| !self.ledger.is_relay(**lane));
+                            let nodes = holders.map(|lane| self.node_of(*lane)).collect();
+                            wanted.push((unit, nodes));
+                            space -= 1;
+                        }
+                    }
+                }
+            }
+        }
+        for (range, holders) in wanted {
+            let Some(origin) = self.ask_origin(range, &holders, &BTreeSet::new()) else {
+                continue;
+            };
+            let unit = Unit {
+                range,
+                relay: node,
+                origin,
+                asked: BTreeSet::from([origin]),
+                digest: None,
+            };
+            self.relays.units.insert(range.start, unit);
+            if let Some(relay) = self.relays.all.get_mut(&node) {
+                relay.units += 1;
+            }
+        }
+        self.call_seconds();
+    }
+
+    /// Asks an original holder for the hash of a unit: which; `None` where there is none that can be asked.
+    ///
+    /// * `but`: those that were asked before.
+    fn ask_origin(&mut self, range: Range, holders: &[u32], but: &BTreeSet<u32>) -> Option<u32> {
+        let may = |node: &&u32| {
+            let lane = self.lane_of.get(*node);
+            !but.contains(*node)
+                && !self.is_second_down(**node)
+                && lane.is_some_and(|lane| self.ledger.rails(*lane).next().is_some())
+        };
+        let is_asked = |node: u32| self.is_second(node);
+        let rank = |node: u32| {
+            let turn = mix(range.start ^ u64::from(node));
+            (!is_asked(node), turn)
+        };
+        let able = holders.iter().filter(may).copied();
+        let origin = able.min_by_key(|node| rank(*node))?;
+        self.ask_second(origin, range);
+        Some(origin)
+    }
+
+    /// An original holder said what a unit's hash is.
+    pub(super) fn vouch(&mut self, origin: u32, range: Range, digest: [u8; 32]) {
+        let Some(unit) = self.relays.units.get_mut(&range.start) else {
+            return;
+        };
+        if unit.range != range || unit.origin != origin || unit.digest.is_some() {
+            return;
+        }
+        unit.digest = Some(digest);
+        let relay = self.relays.all.get(&unit.relay);
+        let is_announced = relay.is_some_and(|relay| relay.announced.contains_range(range));
+        if let Some(&lane) = self.lane_of.get(&unit.relay)
+            && is_announced
+        {
+            self.ledger.open_to(lane, range);
+            self.events.push_back(Event::Wake);
+        }
+    }
+
+    /// A holder does not say what the hash of a unit is. Whether it was asked for a fellow receiver's sake: another one is asked.
+    pub(super) fn vouch_again(&mut self, origin: u32, range: Range) -> bool {
+        let Some(unit) = self.relays.find(range) else {
+            return false;
+        };
+        if unit.origin != origin || unit.digest.is_some() {
+            return false;
+        }
+        let but = unit.asked.clone();
+        let lane = self.lane_of.get(&unit.relay).copied();
+        let run = lane.and_then(|lane| {
+            let mut runs = self.ledger.ready_of(lane);
+            runs.find(|run| run.range.contains_range(range))
+        });
+        let holders = run.map(|run| run.holders.clone()).unwrap_or_default();
+        let holders = holders.iter().filter(|lane| !self.ledger.is_relay(**lane));
+        let holders: Vec<u32> = holders.map(|lane| self.node_of(*lane)).collect();
+        match self.ask_origin(range, &holders, &but) {
+            Some(next) => {
+                if let Some(unit) = self.relays.units.get_mut(&range.start) {
+                    unit.origin = next;
+                    unit.asked.insert(next);
+                }
+            }
+            // The fellow receiver is not asked for it then.
+            None => self.relays.remove(range.start),
+        }
+        true
+    }
+
+    /// A holder cannot be asked any more.
+    pub(super) fn vouch_without(&mut self, origin: u32) {
+        for range in self.relays.open_at(origin) {
+            self.vouch_again(origin, range);
+        }
+    }
+
+    /// Whether a unit that was received over a lane has the hash that an original holder gave; others need not show that.
+    #[must_use]
+    pub fn is_true(&self, lane: LaneId, range: Range, digest: Option<[u8; 32]>) -> bool {
+        if !self.is_relayed(lane) {
+            return true;
+        }
+        let told = self.relays.find(range).and_then(|unit| unit.digest);
+        told.is_some() && told == digest
+    }
+
+    /// A unit from a fellow receiver is not what an original holder has: nothing more is taken from it.
+    pub fn handle_untrue(&mut self, lane: LaneId, range: Range, now: Instant) {
+        self.now = now;
+        self.no_copy(range);
+        // What was asked about it may have been forgotten: another lane has delivered it. It proves nothing then.
+        let unit = self.relays.find(range);
+        if let Some(origin) = unit.filter(|unit| unit.digest.is_some()).map(|u| u.origin) {
+            self.corrupt += 1;
+            self.pairs[lane].corrupt += 1;
+            let (relay, origin) = (self.peer_name(lane), self.name_of(origin));
+            self.note(format!(
+                "bytes {}-{} that {relay} handed on are not those of {origin}, and were not written: nothing more is taken from \
+                 {relay}; check its disk and memory",
+                range.start,
+                range.end - 1
+            ));
+            let node = self.node_of(lane);
+            for rail in self.ledger.rails(lane).collect::<Vec<_>>() {
+                self.lane_ends(rail, "it handed on wrong bytes");
+            }
+            self.relays.forget(node);
+        }
+        self.ledger.failed(lane, range, now);
+        self.call_needed();
+        self.check_progress();
+    }
+
+    /// The node whose bytes those of a lane are: the peer, or the holder that told their hash.
+    pub(super) fn origin_of(&self, lane: LaneId, range: Range) -> u32 {
+        let unit = self.relays.find(range).filter(|_| self.is_relayed(lane));
+        unit.map_or(self.node_of(lane), |unit| unit.origin)
+    }
+}

@@ -1,0 +1,266 @@
+//! What is taken from fellow receivers, and what becomes of it when they are slow, silent or wrong.
+
+use ropewalk_model::{CHUNK_LEN, Instant, Nanos, Range, RangeSet};
+
+use super::*;
+use crate::control::{Plan, Run};
+use crate::node::tests::unit_at;
+
+const START: Instant = Instant::ZERO;
+const SECOND: Nanos = Nanos::from_secs(1);
+
+/// An original holder, and the lane to it.
+const ORIGIN: u32 = 0;
+const TO_ORIGIN: LaneId = LaneId(0);
+
+/// A fellow receiver.
+const RELAY: u32 = 1;
+const TO_RELAY: LaneId = LaneId(1);
+
+fn chunk(number: u64) -> Range {
+    Range::new(number * CHUNK_LEN, (number + 1) * CHUNK_LEN)
+}
+
+fn hash(range: Range) -> [u8; 32] {
+    [(range.start / CHUNK_LEN) as u8; 32]
+}
+
+/// A node that is to fetch chunks `direct` from the holder and `relayed` from the fellow receiver.
+fn receiving(direct: std::ops::Range<u64>, relayed: std::ops::Range<u64>) -> Receiving {
+    let peer = |node, relays| Peer {
+        node,
+        name: format!("n{node}"),
+        relays,
+        ..Peer::default()
+    };
+    let run = |chunks: std::ops::Range<u64>, relay| Run {
+        start: chunks.start * CHUNK_LEN,
+        length: (chunks.end - chunks.start) * CHUNK_LEN,
+        sender: ORIGIN,
+        relay,
+        ..Run::default()
+    };
+    let runs = [run(direct, None), run(relayed, Some(RELAY))];
+    let plan = Plan {
+        peers: vec![peer(ORIGIN, false), peer(RELAY, true)],
+        runs: runs.into_iter().filter(|run| run.length > 0).collect(),
+        ..Plan::default()
+    };
+    let mut receiving = Receiving::new(64 << 20, 1, START);
+    receiving.compare(Compare::Sample, 7);
+    receiving.handle_plan(&plan, START, &unit_at);
+    receiving
+}
+
+fn take(receiving: &mut Receiving, lane: LaneId, now: Instant) -> Vec<Range> {
+    match receiving.take(lane, 0, now, &unit_at) {
+        Take::Units(units) => units.into_iter().map(|unit| unit.range).collect(),
+        Take::Wait(_) | Take::Closed => Vec::new(),
+    }
+}
+
+/// The holder answers all that it is asked.
+fn answer(receiving: &mut Receiving, now: Instant) -> Vec<Range> {
+    let mut answered = Vec::new();
+    while let Ask::Units(units) = receiving.next_digests(ORIGIN) {
+        for unit in units {
+            receiving.handle_digest(ORIGIN, unit, hash(unit), now);
+            answered.push(unit);
+        }
+    }
+    answered
+}
+
+fn events(receiving: &mut Receiving) -> Vec<Event> {
+    std::iter::from_fn(|| receiving.poll_event()).collect()
+}
+
+/// Takes over both lanes what there is and delivers it, a second at most; whether all is there.
+fn carry_on(receiving: &mut Receiving, now: &mut Instant) -> bool {
+    let until = *now + SECOND;
+    while *now < until && !receiving.is_finished() {
+        *now += Nanos::from_millis(50);
+        receiving.handle_timer(*now);
+        answer(receiving, *now);
+        for lane in [TO_RELAY, TO_ORIGIN] {
+            for unit in take(receiving, lane, *now) {
+                receiving.handle_unit(lane, unit, Some(hash(unit)), *now);
+            }
+        }
+        events(receiving);
+    }
+    receiving.is_finished()
+}
+
+/// A unit is taken from a fellow receiver when that has said that it has it, and a holder what it must be; in either order.
+#[test]
+fn units_are_announced_and_vouched_for() {
+    let mut receiving = receiving(0..1, 1..9);
+    let called = events(&mut receiving);
+    let is_call = |event: &Event| matches!(event, Event::Connect(lane, _) if *lane == TO_RELAY);
+    assert!(called.iter().any(is_call), "{called:?}");
+    assert!(receiving.listens(TO_RELAY) && !receiving.listens(TO_ORIGIN));
+    // The holder is asked before anything is announced.
+    let vouched = answer(&mut receiving, START);
+    assert!((1..9).all(|at| vouched.contains(&chunk(at))), "{vouched:?}");
+    assert_eq!(take(&mut receiving, TO_RELAY, START), []);
+    receiving.handle_announced(TO_RELAY, &[chunk(3)], START, &unit_at);
+    assert_eq!(take(&mut receiving, TO_RELAY, START), [chunk(3)]);
+    assert_eq!(take(&mut receiving, TO_RELAY, START), []);
+    assert!(receiving.is_true(TO_RELAY, chunk(3), Some(hash(chunk(3)))));
+    assert!(!receiving.is_true(TO_RELAY, chunk(3), Some([9; 32])));
+    assert!(!receiving.is_true(TO_RELAY, chunk(3), None));
+    assert!(receiving.is_true(TO_ORIGIN, chunk(0), None));
+    receiving.handle_unit(TO_RELAY, chunk(3), Some(hash(chunk(3))), START + SECOND);
+    assert!(receiving.is_delivered(chunk(3)) && receiving.holds(chunk(3)));
+    // A part of a unit is none.
+    let part = Range::new(chunk(5).start, chunk(5).end - 1);
+    receiving.handle_announced(TO_RELAY, &[part], START, &unit_at);
+    assert_eq!(take(&mut receiving, TO_RELAY, START + SECOND), []);
+    let rest = Range::new(part.end, chunk(7).end);
+    receiving.handle_announced(TO_RELAY, &[rest], START, &unit_at);
+    let taken = take(&mut receiving, TO_RELAY, START + SECOND);
+    assert_eq!(taken[..2], [chunk(5), chunk(6)]);
+}
+
+/// One that sends other bytes than the holder has is named and left out; nothing of it counts.
+#[test]
+fn wrong_bytes_are_not_taken() {
+    let mut receiving = receiving(0..1, 1..9);
+    answer(&mut receiving, START);
+    receiving.handle_announced(TO_RELAY, &[Range::new(0, chunk(9).start)], START, &unit_at);
+    let taken = take(&mut receiving, TO_RELAY, START);
+    assert_eq!(taken.first(), Some(&chunk(1)));
+    events(&mut receiving);
+    receiving.handle_untrue(TO_RELAY, chunk(1), START);
+    let said = events(&mut receiving);
+    let names = |event: &Event| {
+        matches!(event, Event::Note(text)
+            if text.contains("that n1 handed on are not those of n0") && text.contains("nothing more is taken from n1"))
+    };
+    assert_eq!(
+        said.iter().filter(|event| names(event)).count(),
+        1,
+        "{said:?}"
+    );
+    assert!(!receiving.is_delivered(chunk(1)) && !receiving.listens(TO_RELAY));
+    // What else it was asked for ends with its connection, and what it announces is nothing.
+    assert!(!receiving.is_true(TO_RELAY, chunk(2), Some(hash(chunk(2)))));
+    receiving.handle_closed(TO_RELAY, &taken[1..], START);
+    receiving.handle_announced(TO_RELAY, &[chunk(8)], START, &unit_at);
+    assert_eq!(take(&mut receiving, TO_RELAY, START), []);
+    let mut now = START;
+    while !carry_on(&mut receiving, &mut now) {
+        assert!(now < START + SECOND * 60, "{:?}", receiving.missing());
+    }
+    assert_eq!(receiving.pairs()[TO_RELAY].delivered, 0);
+    assert_eq!(receiving.corrupt(), 1);
+    assert!(receiving.missing_refused().is_empty());
+}
+
+/// A fellow receiver that never has anything, or goes silent in the middle, however fast it was, keeps nothing from the end: the
+/// holder serves what it does not. So two that wait for each other do not wait for long.
+#[test]
+fn a_silent_relay_decides_nothing() {
+    for brought in [0, 5] {
+        for exploring in [true, false] {
+            let mut receiving = receiving(0..4, 4..24);
+            receiving.spares.explore(exploring);
+            let mut now = START;
+            answer(&mut receiving, now);
+            receiving.handle_announced(
+                TO_RELAY,
+                &[Range::new(0, chunk(4 + brought).start)],
+                now,
+                &unit_at,
+            );
+            // As fast as memory.
+            for unit in take(&mut receiving, TO_RELAY, now) {
+                now += Nanos::from_millis(1);
+                receiving.handle_unit(TO_RELAY, unit, Some(hash(unit)), now);
+            }
+            while !carry_on(&mut receiving, &mut now) {
+                assert!(now < START + SECOND * 60, "{:?}", receiving.missing());
+            }
+            let all = Range::new(0, chunk(24).start);
+            assert_eq!(receiving.ledger().delivered_ranges(), &RangeSet::from(all));
+        }
+    }
+}
+
+/// What a fellow receiver has to itself when all holders are gone cannot be checked: the master is asked for holders.
+#[test]
+fn without_holders_nothing_is_taken() {
+    let mut receiving = receiving(0..1, 1..9);
+    receiving.handle_announced(TO_RELAY, &[Range::new(0, chunk(9).start)], START, &unit_at);
+    events(&mut receiving);
+    receiving.handle_lane_down(TO_ORIGIN, "killed");
+    let said = events(&mut receiving);
+    let asks = |event: &Event| matches!(event, Event::Need(ranges, ..) if ranges.len_bytes() == 9 * CHUNK_LEN);
+    assert!(said.iter().any(asks), "{said:?}");
+    assert_eq!(take(&mut receiving, TO_RELAY, START), []);
+}
+
+/// A fellow receiver is lost, or has not what it said: the holder serves it, and it is not counted as refused by a holder.
+#[test]
+fn what_a_relay_has_not_comes_from_the_holder() {
+    for is_lost in [true, false] {
+        let mut receiving = receiving(0..1, 1..9);
+        let mut now = START;
+        answer(&mut receiving, now);
+        receiving.handle_announced(TO_RELAY, &[Range::new(0, chunk(9).start)], now, &unit_at);
+        let taken = take(&mut receiving, TO_RELAY, now);
+        assert!(!taken.is_empty());
+        match is_lost {
+            true => {
+                receiving.handle_lane_down(TO_RELAY, "killed");
+                receiving.handle_closed(TO_RELAY, &taken, now);
+                let said = events(&mut receiving);
+                let names = |event: &Event| matches!(event, Event::Note(text) if text == "n1, which handed bytes on, is lost: killed");
+                assert!(said.iter().any(names), "{said:?}");
+            }
+            false => {
+                for unit in taken {
+                    receiving.handle_refused(TO_RELAY, unit, "it is gone", now);
+                }
+                assert!(receiving.missing_refused().is_empty());
+            }
+        }
+        while !carry_on(&mut receiving, &mut now) {
+            assert!(now < START + SECOND * 60, "{:?}", receiving.missing());
+        }
+    }
+}
+
+/// One holder does not say what the bytes are: another one is asked, and none is a holder more.
+#[test]
+fn another_holder_is_asked() {
+    let mut receiving = receiving(0..1, 1..3);
+    receiving.add_peer(&Peer {
+        node: 2,
+        name: "n2".into(),
+        ..Peer::default()
+    });
+    receiving.ledger.reassign([ReadyRun {
+        range: Range::new(chunk(1).start, chunk(3).start),
+        holders: vec![TO_RELAY, TO_ORIGIN, LaneId(2)],
+        choices: 0,
+    }]);
+    receiving.handle_announced(TO_RELAY, &[Range::new(0, chunk(3).start)], START, &unit_at);
+    let mut down = BTreeSet::new();
+    let mut asked = |receiving: &mut Receiving| {
+        for node in [ORIGIN, 2] {
+            if let Ask::Units(units) = receiving.next_digests(node) {
+                down.insert(node);
+                assert!(units.iter().all(|unit| unit.start > 0), "{units:?}");
+                receiving.handle_second_down(node, "it broke", START);
+                return;
+            }
+        }
+        panic!("no holder is asked");
+    };
+    asked(&mut receiving);
+    asked(&mut receiving);
+    assert_eq!(down.len(), 2);
+    assert_eq!(take(&mut receiving, TO_RELAY, START), []);
+}

@@ -1,0 +1,42 @@
+//! What a node does for fellow receivers, and with what it has from them.
+
+use ropewalk_model::{Instant, Range, RangeSet};
+
+use super::{Life, Node, StreamId};
+
+impl Node {
+    /// Bytes that others may have from this node: checked ones, safe or not yet. None where contents are known to be wrong.
+    #[must_use]
+    pub fn held(&self) -> RangeSet {
+        match self.is_wrong || self.life == Life::Preparing {
+            true => RangeSet::new(),
+            false => self.fetch.held(),
+        }
+    }
+
+    /// Whether others may have all of a range from this node.
+    #[must_use]
+    pub fn holds(&self, range: Range) -> bool {
+        !self.is_wrong && self.life != Life::Preparing && self.fetch.holds(range)
+    }
+
+    /// The peer of a stream, a fellow receiver, said that it has more.
+    ///
+    /// * `unit_at`: the unit of the sinks' layout around an offset.
+    pub fn handle_announced(
+        &mut self,
+        id: StreamId,
+        ranges: &[Range],
+        now: Instant,
+        unit_at: &dyn Fn(u64) -> Range,
+    ) {
+        self.fetch.handle_announced(id.lane, ranges, now, unit_at);
+    }
+
+    /// A unit was received whole from a fellow receiver, and is not what an original holder has, or that is not known any more.
+    pub fn handle_untrue(&mut self, id: StreamId, grant: u32, now: Instant) {
+        if let Some(range) = self.lanes.stream(id).and_then(|s| s.ended(grant)) {
+            self.fetch.handle_untrue(id.lane, range, now);
+        }
+    }
+}

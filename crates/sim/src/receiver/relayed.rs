@@ -1,0 +1,118 @@
+//! What fellow receivers announce to a receiver, and the hashes that it asks holders for.
+//!
+//! Bytes of rows are nowhere: the hash of a unit is made of its range, and a lying node's is another one.
+
+use std::collections::BTreeSet;
+
+use ropewalk_model::{Instant, Range};
+use ropewalk_proto::control::Verify;
+use ropewalk_proto::coordinator::Relay;
+use ropewalk_proto::node::StreamId;
+use ropewalk_proto::node::fetch::Ask;
+
+use super::Receiver;
+use crate::agent::Around;
+
+/// Hashes that holders were asked for.
+#[derive(Debug, Default)]
+pub(super) struct Asked {
+    // Holders to which a connection is open.
+    open: BTreeSet<u32>,
+    // Answers under way.
+    answers: Vec<(Instant, u32, Range)>,
+}
+
+fn hash(range: Range) -> [u8; 32] {
+    let mut hash = [0; 32];
+    hash[..8].copy_from_slice(&range.start.to_le_bytes());
+    hash[8..16].copy_from_slice(&range.end.to_le_bytes());
+    hash
+}
+
+impl Asked {
+    /// A connection to a holder is to be opened.
+    pub fn open(&mut self, node: u32) {
+        self.open.insert(node);
+    }
+
+    /// When the next answer arrives.
+    pub fn next_at(&self) -> Option<Instant> {
+        self.answers.iter().map(|(at, ..)| *at).min()
+    }
+
+    /// The hash of a unit of rows that a node sent.
+    pub fn sent(&self, sender: u32, unit: Range, around: &Around<'_>) -> Option<[u8; 32]> {
+        let is_hashed = around.scenario.trees.is_none()
+            && around.scenario.relay == Relay::Auto
+            && around.scenario.options.verify() >= Verify::Tree;
+        let mut hash = hash(unit);
+        if around.lying.contains(&sender) {
+            hash[31] = 1;
+        }
+        is_hashed.then_some(hash)
+    }
+}
+
+impl Receiver {
+    /// Hears announcements and answers, and asks for more. Returns when the next announcement is due.
+    pub(super) fn listen(&mut self, around: &Around<'_>) -> Option<Instant> {
+        let now = around.now;
+        self.hear_answers(around);
+        let mut next_at = None;
+        let mut told: Vec<(StreamId, Vec<Range>)> = Vec::new();
+        for (id, lane) in &mut self.streams {
+            let Some(announcer) = lane.announcer.as_mut() else {
+                continue;
+            };
+            if around.dead[lane.sender as usize] || !self.machine.phase(*id).is_open() {
+                continue;
+            }
+            if let Some(held) = around.held.get(&lane.sender) {
+                let ranges = announcer.announce(held, now);
+                if !ranges.is_empty() {
+                    told.push((*id, ranges));
+                }
+            }
+            let at = announcer.next_at().max(now + around.scenario.step_time);
+            next_at = next_at.into_iter().chain([at]).min();
+        }
+        let (layout, unit_len) = (&self.layout, self.unit_len);
+        let unit_at = |offset| layout.unit_at(offset, unit_len);
+        for (id, ranges) in told {
+            self.machine.handle_announced(id, &ranges, now, &unit_at);
+        }
+        next_at.filter(|_| !self.machine.fetch().is_finished())
+    }
+
+    fn hear_answers(&mut self, around: &Around<'_>) {
+        let now = around.now;
+        let asked = &mut self.asked;
+        let (due, later) = asked.answers.drain(..).partition(|(at, ..)| *at <= now);
+        asked.answers = later;
+        let due: Vec<(Instant, u32, Range)> = due;
+        for (_, node, unit) in due
+            .into_iter()
+            .filter(|(_, node, _)| !around.dead[*node as usize])
+        {
+            let fetch = self.machine.fetch_mut();
+            fetch.handle_digest(node, unit, hash(unit), now);
+        }
+        for node in self.asked.open.clone() {
+            let fetch = self.machine.fetch_mut();
+            if around.dead[node as usize] {
+                self.asked.open.remove(&node);
+                fetch.handle_second_down(node, "killed", now);
+                continue;
+            }
+            match fetch.next_digests(node) {
+                Ask::Units(units) => {
+                    let at = now + around.scenario.connect_time;
+                    let answers = units.into_iter().map(|unit| (at, node, unit));
+                    self.asked.answers.extend(answers);
+                }
+                Ask::Wait => {}
+                Ask::Closed => drop(self.asked.open.remove(&node)),
+            }
+        }
+    }
+}

@@ -1,0 +1,277 @@
+//! Receivers that hand on what they have, in virtual time: what that gains, and what becomes of it when nodes fail, fall silent or lie.
+//!
+//! `ROPEWALK_SEEDS=n` runs so many seeds of the swarm, `ROPEWALK_SEED=n` one of them.
+
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+use ropewalk_model::{Nanos, Problem, Range, RangeSet, problem};
+use ropewalk_proto::coordinator::NodeSetup;
+use ropewalk_proto::report::Outcome;
+use ropewalk_sim::{Chance, Change, Ended, MS, SECOND, Scenario, Speed, node};
+
+/// Seeds of a run of the tests.
+const SEEDS: u64 = 400;
+
+/// 100 Mbit/s.
+const LINK: f64 = 12.5e6;
+
+const MIB: u64 = 1 << 20;
+
+/// Full copies of so many bytes from senders to receivers.
+fn copies(senders: u32, receivers: u32, bytes: u64, speeds: Vec<Speed>) -> Scenario {
+    let all = [Range::new(0, bytes)];
+    let senders = (0..senders).map(|at| node(format!("s{at}"), &all, &[], None));
+    let receivers = (0..receivers).map(|at| node(format!("r{at}"), &[], &all, None));
+    let nodes: Vec<NodeSetup> = senders.chain(receivers).collect();
+    Scenario::new(nodes, speeds)
+}
+
+/// Least time with relays.
+fn bound(scenario: &Scenario, bytes: u64) -> f64 {
+    let ranges = RangeSet::from(Range::new(0, bytes));
+    let mut all = Problem::default();
+    for (setup, speed) in scenario.nodes.iter().zip(&scenario.speeds) {
+        if setup.sources.is_empty() {
+            all.receivers.push(problem::Receiver {
+                name: setup.name.clone(),
+                down: speed.down as u64,
+                ranges: ranges.clone(),
+                relay_up: Some(speed.up as u64),
+                destination: None,
+            });
+        } else {
+            all.senders.push(problem::Sender {
+                name: setup.name.clone(),
+                up: speed.up as u64,
+                ranges: ranges.clone(),
+            });
+        }
+    }
+    ropewalk_sched::relay_bound(&all).unwrap().seconds
+}
+
+fn moving(ended: &Ended) -> f64 {
+    assert_eq!(ended.outcome, Some(Outcome::Done), "{:#?}", ended.notes);
+    ended.moving_seconds.unwrap()
+}
+
+/// One sender to 1, 2, 4, 8 and 16 receivers, all of one speed: the number of copies costs little, whether speeds are declared or
+/// not; one receiver, and one sender for each, are as without relays.
+#[test]
+fn copies_cost_little() {
+    const LEN: u64 = 128 * MIB;
+    for declared in [true, false] {
+        let scenario = |receivers: u32| {
+            let speeds = vec![Speed::both(LINK); 1 + receivers as usize];
+            let scenario = copies(1, receivers, LEN, speeds);
+            match declared {
+                true => scenario.declared(),
+                false => scenario,
+            }
+        };
+        let one = scenario(1);
+        assert_eq!(one.clone().relayed().run().seconds, one.run().seconds);
+        for receivers in [2, 4, 8, 16] {
+            let scenario = scenario(receivers);
+            let bound = bound(&scenario, LEN);
+            let (with, without) = (scenario.clone().relayed().run(), scenario.run());
+            let share = moving(&with) / bound;
+            println!(
+                "declared {declared}, 1 to {receivers}: {share:.3} of the bound, {:.2} without, waste {:.3}",
+                moving(&without) / bound,
+                with.waste()
+            );
+            assert!(share < 1.25, "1 to {receivers}: {share}");
+            assert!(moving(&with) < moving(&without) * 0.7);
+        }
+    }
+}
+
+/// One receiver at a tenth of the speed, in or out: the others are done as if it were not there.
+#[test]
+fn a_slow_receiver_holds_nobody() {
+    const LEN: u64 = 64 * MIB;
+    for (up, down) in [(LINK / 10.0, LINK), (LINK, LINK / 10.0)] {
+        for declared in [true, false] {
+            let mut speeds = vec![Speed::both(LINK); 5];
+            speeds[4] = Speed { up, down };
+            let mut scenario = copies(1, 4, LEN, speeds);
+            if declared {
+                scenario = scenario.declared();
+            }
+            let ended = scenario.clone().relayed().run();
+            let (with, without) = (moving(&ended), moving(&scenario.run()));
+            println!(
+                "up {up} down {down} declared {declared}: {with:.1} s, without {without:.1} s"
+            );
+            assert!(with < without * 1.05, "{with} s, without {without} s");
+            let last = ended.done_at[1..4].iter().flatten().max().unwrap();
+            let others = last.since(ropewalk_model::Instant::ZERO).as_seconds();
+            assert!(
+                others < without * 0.8,
+                "{others} s, all without {without} s"
+            );
+        }
+    }
+}
+
+/// A receiver that lies is named, and only what it has itself may be wrong.
+#[test]
+fn liars_are_named() {
+    const LEN: u64 = 64 * MIB;
+    let speeds = vec![Speed::both(LINK); 5];
+    let scenario = copies(1, 4, LEN, speeds).declared().relayed();
+    let ended = scenario.then(SECOND, 2, Change::Lies).run();
+    moving(&ended);
+    let names = |note: &&String| {
+        note.contains("that r1 handed on are not those of s0")
+            && note.contains("nothing more is taken from r1")
+    };
+    assert_eq!(
+        ended.notes.iter().filter(names).count(),
+        3,
+        "{:#?}",
+        ended.notes
+    );
+    for have in &ended.delivered_by_node[1..] {
+        assert_eq!(have.len_bytes(), LEN);
+    }
+}
+
+/// What happened in a swarm: a test that tests nothing passes as well.
+#[derive(Debug, Default)]
+struct Seen {
+    done: u64,
+    named: u64,
+    relays_lost: u64,
+    faster: u64,
+}
+
+/// A transfer of full copies, parts and overlaps from a seed, and faults in it.
+fn run(seed: u64, seen: &mut Seen) {
+    let mut chance = Chance::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    for _ in 0..4 {
+        chance.below(2);
+    }
+    let len = (1 + chance.below(40)) * MIB + chance.below(MIB);
+    let (senders, receivers) = (1 + chance.below(3) as u32, 2 + chance.below(6) as u32);
+    let any = |chance: &mut Chance| {
+        let start = chance.below(len / 2);
+        Range::new(start, start + 1 + chance.below(len - start))
+    };
+    let mut nodes = Vec::new();
+    for at in 0..senders {
+        // The first one has all: no byte is lost for good.
+        let holds = match at == 0 || chance.below(2) == 0 {
+            true => Range::new(0, len),
+            false => any(&mut chance),
+        };
+        nodes.push(node(format!("s{at}"), &[holds], &[], None));
+    }
+    let mut wants = Vec::new();
+    let is_mixed = chance.below(3) == 0;
+    for at in 0..receivers {
+        let wanted = match is_mixed {
+            true => any(&mut chance),
+            false => Range::new(0, len),
+        };
+        wants.push(wanted);
+        nodes.push(node(format!("r{at}"), &[], &[wanted], None));
+    }
+    let count = senders + receivers;
+    let speeds: Vec<Speed> = (0..count)
+        .map(|_| Speed {
+            up: (1 + chance.below(20)) as f64 * 5e5,
+            down: (1 + chance.below(20)) as f64 * 5e5,
+        })
+        .collect();
+    let mut scenario = Scenario::new(nodes, speeds).relayed();
+    if chance.below(2) == 0 {
+        scenario = scenario.declared();
+    }
+    let span = Nanos::from_seconds(len as f64 * f64::from(receivers) / 2.5e7);
+    let mut killed = Vec::new();
+    for _ in 0..chance.below(5) {
+        let after = MS * 50 + Nanos(chance.below(span.0 + 1));
+        // Not the first sender.
+        let any = 1 + chance.below(u64::from(count) - 1) as u32;
+        let receiver = senders + chance.below(receivers.into()) as u32;
+        let until = after + Nanos(chance.below(SECOND.0 * 8));
+        let (node, change) = match chance.below(7) {
+            0 if killed.len() < 2 => {
+                killed.push(any);
+                (any, Change::Dies)
+            }
+            1 => (any, Change::PausedUntil(until)),
+            2 => (receiver, Change::SleepsUntil(until)),
+            3 => (receiver, Change::StreamsBreak { sender: any }),
+            4 => (receiver, Change::ConnectRefused { sender: any, until }),
+            5 => (
+                any,
+                Change::Speed(Speed::both((1 + chance.below(20)) as f64 * 5e5)),
+            ),
+            _ => (receiver, Change::Lies),
+        };
+        scenario = scenario.then(after, node, change);
+    }
+    let ended = scenario.run();
+    let what = format!(
+        "{:?} {:?} after {} s, {:?}, {:#?}",
+        ended.outcome, ended.error, ended.seconds, scenario.script, ended.notes
+    );
+    assert!(ended.outcome.is_some(), "{what}: it hangs");
+    seen.done += u64::from(ended.outcome == Some(Outcome::Done));
+    let has = |text: &str| ended.notes.iter().any(|note| note.contains(text));
+    seen.named += u64::from(has("nothing more is taken from"));
+    seen.relays_lost += u64::from(has("which handed bytes on, is lost"));
+    for (at, wanted) in (senders..).zip(&wants) {
+        if !killed.contains(&at) {
+            let have = &ended.delivered_by_node[at as usize];
+            assert!(
+                have.contains_range(*wanted),
+                "{what}: r{} has {have}",
+                at - senders
+            );
+        }
+    }
+    let is_calm = scenario.script.is_empty();
+    if is_calm {
+        let mut off = scenario.clone();
+        off.relay = Default::default();
+        let (with, without) = (moving(&ended), moving(&off.run()));
+        seen.faster += u64::from(with < without);
+        assert!(
+            with < without * 1.3 + 1.0,
+            "{what}: {with} s, without {without} s"
+        );
+    }
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "which seeds a test runs is no part of what it simulates"
+)]
+fn seeds() -> (std::ops::Range<u64>, bool) {
+    let number = |name: &str| -> Option<u64> { std::env::var(name).ok()?.parse().ok() };
+    match (number("ROPEWALK_SEED"), number("ROPEWALK_SEEDS")) {
+        (Some(seed), _) => (seed..seed + 1, true),
+        (None, count) => (0..count.unwrap_or(SEEDS), false),
+    }
+}
+
+/// Whatever fails, each receiver that lives has what it wants, and nothing hangs.
+#[test]
+fn receivers_have_all_whatever_fails() {
+    let (seeds, is_one) = seeds();
+    let mut seen = Seen::default();
+    for seed in seeds {
+        let ran = catch_unwind(AssertUnwindSafe(|| run(seed, &mut seen)));
+        if let Err(panic) = ran {
+            eprintln!("replay: ROPEWALK_SEED={seed} cargo test -p ropewalk-sim --test handing_on");
+            resume_unwind(panic);
+        }
+    }
+    println!("{seen:?}");
+    let all = [seen.done, seen.named, seen.relays_lost, seen.faster];
+    assert!(is_one || all.iter().all(|count| *count > 0), "{seen:?}");
+}
