@@ -20,6 +20,13 @@ pub(super) struct Aside {
     bytes: Vec<u8>,
 }
 
+impl Aside {
+    /// The unit ended without being whole and right: the next one, which may follow it, begins anew.
+    fn forget(&mut self) {
+        self.bytes.clear();
+    }
+}
+
 impl Landing for Aside {
     fn write(
         &mut self,
@@ -59,7 +66,12 @@ impl Fetch {
                 self.drain_quietly(state);
                 return Ok(None);
             }
-            other => return Ok(Some(other)),
+            other => {
+                if !matches!(other, Received::Idle) {
+                    aside.forget();
+                }
+                return Ok(Some(other));
+            }
         };
         let bytes = std::mem::take(&mut aside.bytes);
         let is_all = aside.start == grant.range.start && bytes.len() as u64 == grant.range.len();
@@ -96,5 +108,27 @@ impl Holder for Fetch {
             Some(sinks) => sinks.look(offset, buf),
             None => Err(StoreError::NotHeld { range }),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A whole unit that was damaged is not the begin of the one behind it, which would be too long then: that failed this node.
+    #[test]
+    fn a_damaged_unit_is_not_the_begin_of_the_next() {
+        let unit = vec![7; CHUNK_LEN as usize / 2];
+        let mut aside = Aside::default();
+        let write = |aside: &mut Aside, number: u64| {
+            let start = number * CHUNK_LEN;
+            for half in [0, CHUNK_LEN / 2] {
+                aside.write(SPACE_DATA, start + half, &unit).unwrap();
+            }
+            assert_eq!((aside.start, aside.bytes.len() as u64), (start, CHUNK_LEN));
+        };
+        write(&mut aside, 3);
+        aside.forget();
+        write(&mut aside, 4);
     }
 }
