@@ -627,6 +627,10 @@ impl Target for Rows {
         row.open_made()
     }
 
+    fn open_made(&self, object: u32) -> Result<File, StoreError> {
+        self.open(object)
+    }
+
     fn path(&self, object: u32) -> PathBuf {
         self.rows[object as usize].temporary_path()
     }

@@ -48,6 +48,8 @@ pub(crate) trait Target: Send + Sync {
     /// Opens an object's temporary file for reading and writing, makes it where it is missing, never
     /// shortens it.
     fn open(&self, object: u32) -> Result<File, StoreError>;
+    /// Opens an object for others to read from, where it is now; never makes it.
+    fn open_made(&self, object: u32) -> Result<File, StoreError>;
     /// Where the object's temporary file is.
     fn path(&self, object: u32) -> PathBuf;
     /// Whether so many bytes are all of an object.
@@ -197,7 +199,8 @@ impl<T: Target> Staging<T> {
     }
 
     pub(crate) fn read_back(&self, offset: u64, buf: &mut [u8]) -> Result<(), StoreError> {
-        self.read(offset, buf, |file, piece| {
+        let open = |object| self.file(object);
+        self.read(offset, buf, open, |file, piece| {
             // Clean pages are dropped, so that what is read comes from the disk. Only advice.
             let len = std::num::NonZeroU64::new(piece.range.len());
             let _ = rustix::fs::fadvise(file, piece.object_offset, len, Advice::DontNeed);
@@ -206,24 +209,37 @@ impl<T: Target> Staging<T> {
 
     /// As [`Staging::read_back`], from the page cache where it is there; also after [`Staging::close`], of files that are kept open.
     pub(crate) fn look(&self, offset: u64, buf: &mut [u8]) -> Result<(), StoreError> {
-        self.read(offset, buf, |_, _| {})
+        self.read(offset, buf, |object| self.file_of_others(object), |_, _| {})
     }
 
+    /// A file that other nodes read from: what keeps it from being opened is no failure of this sink, and it is not made, as it may
+    /// just get its name.
+    fn file_of_others(&self, object: u32) -> Result<Arc<File>, StoreError> {
+        if let Some(file) = self.files.find(object) {
+            return Ok(file);
+        }
+        let closed = self.closed.read().unwrap_or_else(PoisonError::into_inner);
+        if *closed {
+            return Err(StoreError::Ended);
+        }
+        // Not kept: it may not be writable.
+        self.target.open_made(object).map(Arc::new)
+    }
+
+    /// * `open`: the file of an object.
     /// * `prepare`: what is done with a file before it is read.
     fn read(
         &self,
         mut offset: u64,
         mut buf: &mut [u8],
+        open: impl Fn(u32) -> Result<Arc<File>, StoreError>,
         prepare: impl Fn(&File, &Piece),
     ) -> Result<(), StoreError> {
         self.check()?;
         while !buf.is_empty() {
             let piece = locate(&self.layout, offset, buf.len() as u64)?;
             let (head, rest) = buf.split_at_mut(piece.range.len() as usize);
-            let file = match self.files.find(piece.object) {
-                Some(file) => file,
-                None => self.file(piece.object)?,
-            };
+            let file = open(piece.object)?;
             prepare(&file, &piece);
             file.read_exact_at(head, piece.object_offset)
                 .map_err(|error| match error.kind() {
@@ -555,6 +571,10 @@ mod tests {
                 }
             }
             Ok(tempfile::tempfile().unwrap())
+        }
+
+        fn open_made(&self, _: u32) -> Result<File, StoreError> {
+            Err(StoreError::Ended)
         }
 
         fn path(&self, _: u32) -> PathBuf {

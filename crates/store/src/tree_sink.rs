@@ -784,6 +784,21 @@ impl Target for Tree {
         self.open_object(object)
     }
 
+    fn open_made(&self, object: u32) -> Result<File, StoreError> {
+        let entry = &self.entries[object as usize];
+        let (folder, path) = self.place(entry);
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK;
+        let staged = sys::open_beneath(folder, path, flags, Mode::empty());
+        // Asked now: it may have got its name since the stage was looked at.
+        let opened = match self.moving.load(Ordering::Acquire) || self.is_named_early(object) {
+            true => self.open_moved(entry, staged),
+            false => staged.map(File::from),
+        };
+        opened.map_err(|errno| {
+            StoreError::from_errno(Operation::Open, self.staged_path(entry), errno)
+        })
+    }
+
     fn path(&self, object: u32) -> PathBuf {
         self.entries
             .get(object as usize)

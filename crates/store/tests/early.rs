@@ -273,6 +273,49 @@ fn the_end_of_a_copy_meets_names_that_are_given() {
     }
 }
 
+/// Other nodes read files while these get their names: what they ask for is there or not, makes no file, and fails no copy.
+#[test]
+fn files_are_read_while_they_get_their_names() {
+    const FILES: u64 = 300;
+    for round in 0..5 {
+        let (_keep, folder) = folder();
+        let (from, to) = (folder.join("from"), folder.join("to"));
+        std::fs::create_dir(&from).unwrap();
+        std::fs::create_dir(&to).unwrap();
+        // More than stay open.
+        for file in 0..FILES {
+            std::fs::write(from.join(format!("{file:03}")), bytes(file, 100)).unwrap();
+        }
+        let (source, sink) = early_pair(&from, &to, &id(round));
+        let all = Range::new(0, source.layout().ranges().len_bytes());
+        write(&source, &sink, all);
+        sink.make_ready(&RangeSet::from(all));
+        sink.sync().unwrap();
+        let named = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let look = || {
+                let is_last = named.load(std::sync::atomic::Ordering::Acquire);
+                for file in 0..FILES {
+                    let (mut found, mut right) = ([0; 100], [0; 100]);
+                    if sink.look(file * 100, &mut found).is_ok() {
+                        source.read_at(file * 100, &mut right).unwrap();
+                        assert!(found == right, "{file}");
+                    } else {
+                        assert!(!is_last, "{file} is not there when all have their names");
+                    }
+                }
+                is_last
+            };
+            scope.spawn(move || while !look() {});
+            let given = sink.name_ready();
+            named.store(true, std::sync::atomic::Ordering::Release);
+            assert_eq!(given, FILES);
+        });
+        sink.commit().unwrap();
+        assert_eq!(names(&to).len() as u64, FILES);
+    }
+}
+
 /// Files that stay though they are older or newer are not touched, and the copy is complete.
 #[test]
 fn files_that_stay_are_left_alone() {
