@@ -14,7 +14,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ropewalk_model::{Instant, Range, RangeSet};
 
-use super::replicas::mix;
 use super::{Event, Receiving};
 use crate::ledger::LaneId;
 
@@ -203,18 +202,15 @@ impl Receiving {
     /// Asks an original holder for the hash of a unit: which; `None` where there is none that can be asked.
     ///
     /// * `but`: those that were asked before.
-    fn ask_origin(&mut self, range: Range, holders: &[u32], but: &BTreeSet<u32>) -> Option<u32> {
+    pub(super) fn ask_origin(&mut self, range: Range, holders: &[u32], but: &BTreeSet<u32>) -> Option<u32> {
         let may = |node: &&u32| {
             let lane = self.lane_of.get(*node);
             !but.contains(*node)
                 && !self.is_second_down(**node)
                 && lane.is_some_and(|lane| self.ledger.rails(*lane).next().is_some())
         };
-        let is_asked = |node: u32| self.is_second(node);
-        let rank = |node: u32| {
-            let turn = mix(range.start ^ u64::from(node));
-            (!is_asked(node), turn)
-        };
+        // Each costs a stream. Each receiver begins with another one: all hashes are read and computed there.
+        let rank = |node: u32| (!self.is_second(node), self.turn(node, range.start));
         let able = holders.iter().filter(may).copied();
         let origin = able.min_by_key(|node| rank(*node))?;
         self.ask_second(origin, range);

@@ -264,3 +264,24 @@ fn another_holder_is_asked() {
     assert_eq!(down.len(), 2);
     assert_eq!(take(&mut receiving, TO_RELAY, START), []);
 }
+
+/// Receivers that fetch the same bytes ask different holders for their hashes: one that all ask reads and hashes everything for each.
+#[test]
+fn receivers_ask_different_holders() {
+    const HOLDERS: u32 = 8;
+    let first_asked = |seed: u64| {
+        let mut receiving = receiving(0..1, 1..1);
+        receiving.compare(Compare::Sample, seed);
+        let holders: Vec<u32> = (10..10 + HOLDERS).collect();
+        for &node in &holders {
+            receiving.add_peer(&Peer {
+                node,
+                name: format!("n{node}"),
+                ..Peer::default()
+            });
+        }
+        receiving.ask_origin(chunk(1), &holders, &BTreeSet::new())
+    };
+    let asked: BTreeSet<Option<u32>> = (0..64).map(first_asked).collect();
+    assert!(asked.len() > 4 && !asked.contains(&None), "{asked:?}");
+}

@@ -21,7 +21,7 @@ use crate::ledger::LaneId;
 
 mod sample;
 
-pub(super) use sample::mix;
+use sample::mix;
 
 /// Holders that a sample is asked of: each costs a stream and a thread at both ends.
 const SECONDS_MAX: usize = 4;
@@ -350,9 +350,8 @@ impl Receiving {
                 false => 2,
             }
         };
-        let turn = |node: u32| mix(self.replicas.seed ^ start ^ u64::from(node));
         let able = open.holders.iter().filter(may).copied();
-        let Some(node) = able.min_by_key(|&node| (rank(node), turn(node))) else {
+        let Some(node) = able.min_by_key(|&node| (rank(node), self.turn(node, start))) else {
             return false;
         };
         let range = open.range;
@@ -361,6 +360,11 @@ impl Receiving {
             open.asked.push(node);
         }
         true
+    }
+
+    /// Orders holders at random for a unit, at each receiver in another way.
+    pub(super) fn turn(&self, node: u32, start: u64) -> u64 {
+        mix(self.replicas.seed ^ start ^ u64::from(node))
     }
 
     /// Whether a holder is asked for hashes, or was.

@@ -20,7 +20,7 @@ const SAMPLE_UNITS_MAX: u64 = 256;
 const CLASSES_MAX: usize = 16;
 
 /// Mixes a number well (the finaliser of SplitMix64).
-pub(in crate::node::fetch) fn mix(number: u64) -> u64 {
+pub(super) fn mix(number: u64) -> u64 {
     let mut z = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
