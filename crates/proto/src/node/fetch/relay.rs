@@ -120,10 +120,14 @@ impl Receiving {
         let Some(relay) = self.relays.all.get_mut(&node) else {
             return;
         };
-        for range in ranges {
-            if relay.announced.as_slice().len() < PIECES_MAX {
-                relay.announced.insert(*range);
-            }
+        // All at once: a peer may send many.
+        let mut announced = relay.announced.union(&RangeSet::from_ranges(ranges.iter().copied()));
+        if announced.as_slice().len() > PIECES_MAX {
+            // What is delivered is not asked of anybody.
+            announced = announced.difference(self.ledger.delivered_ranges());
+        }
+        if announced.as_slice().len() <= PIECES_MAX {
+            relay.announced = announced;
         }
         let announced = &relay.announced;
         let known = self.relays.units.values().filter(|unit| {
@@ -151,6 +155,9 @@ impl Receiving {
         let mut seen = BTreeSet::new();
         for announced in [true, false] {
             for run in self.ledger.ready_of(lane) {
+                if space == 0 {
+                    break;
+                }
                 let pieces = match announced {
                     true => relay.announced.clipped(run.range),
                     false => RangeSet::from(run.range),

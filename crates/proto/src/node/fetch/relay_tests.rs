@@ -285,3 +285,21 @@ fn receivers_ask_different_holders() {
     let asked: BTreeSet<Option<u32>> = (0..64).map(first_asked).collect();
     assert!(asked.len() > 4 && !asked.contains(&None), "{asked:?}");
 }
+
+/// A fellow receiver may say more pieces than are remembered: when those of before are delivered, what it says counts again.
+#[test]
+fn many_announced_pieces_are_forgotten_when_they_are_delivered() {
+    let mut receiving = receiving(0..1, 1..9);
+    answer(&mut receiving, START);
+    // Every second byte of the first chunk, as many as are remembered.
+    let pieces: Vec<Range> = (0..1 << 14).map(|at| Range::new(at * 2, at * 2 + 1)).collect();
+    for some in pieces.chunks(1024) {
+        receiving.handle_announced(TO_RELAY, some, START, &unit_at);
+    }
+    receiving.handle_announced(TO_RELAY, &[chunk(3)], START, &unit_at);
+    assert_eq!(take(&mut receiving, TO_RELAY, START), []);
+    assert_eq!(take(&mut receiving, TO_ORIGIN, START)[0], chunk(0));
+    receiving.handle_unit(TO_ORIGIN, chunk(0), Some(hash(chunk(0))), START + SECOND);
+    receiving.handle_announced(TO_RELAY, &[chunk(3)], START + SECOND, &unit_at);
+    assert_eq!(take(&mut receiving, TO_RELAY, START + SECOND), [chunk(3)]);
+}
