@@ -188,6 +188,10 @@ impl Receiving {
         let Some((first, digest)) = self.copies.ended(range).zip(digest) else {
             return;
         };
+        // It may be a copy of the first one; and whose hash it was compared with is forgotten.
+        if self.is_relayed(lane) {
+            return;
+        }
         let node = self.node_of(lane);
         if first.digest != digest {
             let difference = Difference::between(self, range, &[first.node], &[node]);

@@ -300,9 +300,13 @@ impl Receiving {
             self.corrupt += 1;
             self.pairs[lane].corrupt += 1;
             let (relay, origin) = (self.peer_name(lane), self.name_of(origin));
+            let check = match self.compares_holders() {
+                true => "its disk and memory, and whether all sources hold the same",
+                false => "its disk and memory",
+            };
             self.note(format!(
                 "bytes {}-{} that {relay} handed on are not those of {origin}, and were not written: nothing more is taken from \
-                 {relay}; check its disk and memory",
+                 {relay}; check {check}",
                 range.start,
                 range.end - 1
             ));
