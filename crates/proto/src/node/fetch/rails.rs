@@ -151,7 +151,8 @@ impl Receiving {
         }
         self.ledger.lane_failed(lane);
         let is_gone = self.ledger.rails(lane).next().is_none();
-        if is_gone {
+        // One that handed on is no holder: for what is missing it is no reason.
+        if is_gone && !self.is_relayed(lane) {
             let sender = self.pairs[lane].sender;
             self.lost.insert(sender);
             let text = format!("{} is lost ({reason})", self.peer_name(lane));

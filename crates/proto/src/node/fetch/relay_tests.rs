@@ -199,6 +199,9 @@ fn without_holders_nothing_is_taken() {
     let asks = |event: &Event| matches!(event, Event::Need(ranges, ..) if ranges.len_bytes() == 9 * CHUNK_LEN);
     assert!(said.iter().any(asks), "{said:?}");
     assert_eq!(take(&mut receiving, TO_RELAY, START), []);
+    receiving.handle_lane_down(TO_RELAY, "killed, too");
+    let why = receiving.why_missing(chunk(1));
+    assert_eq!(why, "no node that holds it is left: n0 is lost (killed)");
 }
 
 /// A fellow receiver is lost, or has not what it said: the holder serves it, and it is not counted as refused by a holder.
