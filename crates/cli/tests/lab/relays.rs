@@ -75,7 +75,9 @@ fn receivers_feed_one_another() {
         assert!(sent(&report, "a") <= most, "{relay}: {report:#}");
         let handed_on: u64 = receivers.iter().map(|host| sent(&report, host)).sum();
         assert_eq!(handed_on > 0, relay == "auto", "{report:#}");
-        assert_eq!(sent(&report, "a") + handed_on, 4 * LEN, "{report:#}");
+        // What two brought, and what came too late to be compared, was sent twice.
+        let all = sent(&report, "a") + handed_on;
+        assert!((4 * LEN..5 * LEN).contains(&all), "{report:#}");
         eprintln!(
             "relay {relay}: {} s, a sent {}, bound {}",
             report["seconds"],
