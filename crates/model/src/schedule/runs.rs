@@ -42,7 +42,7 @@ pub fn receiver_runs(
 }
 
 /// As [`receiver_runs`], where receivers hand on: the sender of what one of them hands on is a holder that the plan leaves speed,
-/// chosen as spares are.
+/// chosen as spares are: at least one is, whatever `spares_max` says.
 #[must_use]
 pub fn relay_runs(
     problem: &Problem,
@@ -59,7 +59,8 @@ pub fn relay_runs(
         (assignment, Some(run.from))
     });
     let planned = direct.chain(relayed).collect();
-    runs_of(problem, &schedule.direct, planned, spares_max)
+    // Without one such a run would have no sender, and its bytes would be nobody's.
+    runs_of(problem, &schedule.direct, planned, spares_max.max(1))
 }
 
 /// Stands for the sender of what a receiver hands on, before one is chosen.
@@ -356,6 +357,7 @@ impl Holders {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Relayed;
     use super::*;
     use crate::problem::{Receiver, Sender};
     use crate::range::RangeSet;
@@ -396,5 +398,52 @@ mod tests {
             [0, 2, 2, 3, 1],
             "in proportion to speed, as far as whole runs allow"
         );
+    }
+    /// What a receiver hands on has a holder, too, also where no spares are wanted: no byte of the plan is lost.
+    #[test]
+    fn relayed_runs_keep_a_holder() {
+        let all = RangeSet::from(Range::new(0, 100));
+        let receiver = |name: &str| Receiver {
+            name: name.into(),
+            down: 10,
+            ranges: all.clone(),
+            relay_up: Some(10),
+            ..Receiver::default()
+        };
+        let problem = Problem {
+            senders: vec![Sender {
+                name: "s".into(),
+                up: 10,
+                ranges: all.clone(),
+            }],
+            receivers: vec![receiver("a"), receiver("b")],
+            ..Problem::default()
+        };
+        let direct = |range, receiver| Assignment {
+            range,
+            sender: 0,
+            receiver,
+        };
+        let (first, second) = (Range::new(0, 50), Range::new(50, 100));
+        let relayed = |range, from, to| Relayed { range, from, to };
+        let schedule = RelaySchedule {
+            direct: Schedule::from_assignments(vec![direct(first, 0), direct(second, 1)]),
+            relayed: vec![relayed(first, 0, 1), relayed(second, 1, 0)],
+        };
+        for spares_max in [0, 2] {
+            let runs = relay_runs(&problem, &schedule, spares_max);
+            let found = |runs: &Vec<ReceiverRun>| {
+                let of_run = |run: &ReceiverRun| (run.range, run.sender, run.relay);
+                runs.iter().map(of_run).collect::<Vec<_>>()
+            };
+            assert_eq!(
+                found(&runs[0]),
+                [(first, 0, None), (second, 0, Some(1))]
+            );
+            assert_eq!(
+                found(&runs[1]),
+                [(first, 0, Some(0)), (second, 0, None)]
+            );
+        }
     }
 }
