@@ -436,14 +436,8 @@ mod tests {
                 let of_run = |run: &ReceiverRun| (run.range, run.sender, run.relay);
                 runs.iter().map(of_run).collect::<Vec<_>>()
             };
-            assert_eq!(
-                found(&runs[0]),
-                [(first, 0, None), (second, 0, Some(1))]
-            );
-            assert_eq!(
-                found(&runs[1]),
-                [(first, 0, Some(0)), (second, 0, None)]
-            );
+            assert_eq!(found(&runs[0]), [(first, 0, None), (second, 0, Some(1))]);
+            assert_eq!(found(&runs[1]), [(first, 0, Some(0)), (second, 0, None)]);
         }
     }
 }

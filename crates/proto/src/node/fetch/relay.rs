@@ -121,7 +121,9 @@ impl Receiving {
             return;
         };
         // All at once: a peer may send many.
-        let mut announced = relay.announced.union(&RangeSet::from_ranges(ranges.iter().copied()));
+        let mut announced = relay
+            .announced
+            .union(&RangeSet::from_ranges(ranges.iter().copied()));
         if announced.as_slice().len() > PIECES_MAX {
             // What is delivered is not asked of anybody.
             announced = announced.difference(self.ledger.delivered_ranges());
@@ -209,7 +211,12 @@ impl Receiving {
     /// Asks an original holder for the hash of a unit: which; `None` where there is none that can be asked.
     ///
     /// * `but`: those that were asked before.
-    pub(super) fn ask_origin(&mut self, range: Range, holders: &[u32], but: &BTreeSet<u32>) -> Option<u32> {
+    pub(super) fn ask_origin(
+        &mut self,
+        range: Range,
+        holders: &[u32],
+        but: &BTreeSet<u32>,
+    ) -> Option<u32> {
         let may = |node: &&u32| {
             let lane = self.lane_of.get(*node);
             !but.contains(*node)

@@ -295,7 +295,9 @@ fn many_announced_pieces_are_forgotten_when_they_are_delivered() {
     let mut receiving = receiving(0..1, 1..9);
     answer(&mut receiving, START);
     // Every second byte of the first chunk, as many as are remembered.
-    let pieces: Vec<Range> = (0..1 << 14).map(|at| Range::new(at * 2, at * 2 + 1)).collect();
+    let pieces: Vec<Range> = (0..1 << 14)
+        .map(|at| Range::new(at * 2, at * 2 + 1))
+        .collect();
     for some in pieces.chunks(1024) {
         receiving.handle_announced(TO_RELAY, some, START, &unit_at);
     }
