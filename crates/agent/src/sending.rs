@@ -95,6 +95,7 @@ impl Serving {
             all.streams += 1;
             all.segment = all.segment.max(info.segment_bytes);
             trips += u64::from(info.rtt_microseconds);
+            all.queued += u32::from(info.unsent_bytes > 0);
             limited += u32::from(info.limited_to > 0);
             windows += info.limited_to;
             let least = info.rtt_microseconds_min.min(info.rtt_microseconds);

@@ -1,7 +1,7 @@
 //! What each thread that moves bytes does now, for an observer beside it.
 //!
 //! A thread that [`enter`]s has a [`Thread`] that others read. It stores what it is about to do with one relaxed store, which costs about a
-//! nanosecond; who wants shares of time looks often enough (the agent's `waits`). Threads that have not entered store nothing.
+//! nanosecond; an observer that wants shares of time looks often enough (the agent's `waits`). Threads that have not entered store nothing.
 
 use std::cell::RefCell;
 use std::fs::File;

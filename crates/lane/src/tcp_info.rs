@@ -7,7 +7,7 @@ use ropewalk_sockopt::get_bytes;
 /// Where the kernel's `tcp_info` has what is read here: retransmissions of the oldest unacknowledged segment, size of
 /// segments sent, number of unacknowledged ones, smoothed round trip, window, segments sent again, and bytes acknowledged
 /// and received. The last two are there since Linux 4.1; the C library's own structure ends before them. All segments
-/// sent and received came with 4.2. Least round trip
+/// sent and received came with 4.2. Bytes not yet sent, least round trip
 /// and data segments sent came with 4.6, times spent sending and waiting for a window with 4.10, the peer's window with 5.4.
 const RETRANSMITS_AT: usize = 2;
 const SEGMENT_AT: usize = 16;
@@ -19,6 +19,7 @@ const BYTES_ACKED_AT: usize = 120;
 const BYTES_RECEIVED_AT: usize = 128;
 const SEGMENTS_OUT_AT: usize = 136;
 const SEGMENTS_IN_AT: usize = 140;
+const UNSENT_AT: usize = 144;
 const RTT_MIN_AT: usize = 148;
 const DATA_SEGMENTS_AT: usize = 156;
 const BUSY_AT: usize = 168;
@@ -56,6 +57,8 @@ pub struct TcpInfo {
     /// Bytes that may be on their way at once, where a window or buffer of the hosts was the limit for more than half of the
     /// time with something to send; 0 where it was not, or the kernel does not say.
     pub limited_to: u64,
+    /// Bytes that wait in the socket's buffer and were not sent yet; 0 where the kernel does not say.
+    pub unsent_bytes: u32,
 }
 
 impl TcpInfo {
@@ -90,6 +93,7 @@ impl TcpInfo {
             packets_out: short(SEGMENTS_OUT_AT),
             packets_in: short(SEGMENTS_IN_AT),
             limited_to,
+            unsent_bytes: short(UNSENT_AT),
         })
     }
 }
@@ -125,6 +129,10 @@ mod tests {
             assert!(Instant::now() < deadline, "{info:?} after {sent} bytes");
         };
         assert!(told <= 2 * sent.max(1 << 20), "{told} of {sent}");
+        // More was written than the peer's window lets through.
+        while stream.write(&[0; 4096]).is_ok() {}
+        let unsent = TcpInfo::of(&stream).unwrap().unsent_bytes;
+        assert!(unsent > 0, "{unsent} of {sent}");
         drop(peer);
     }
 }

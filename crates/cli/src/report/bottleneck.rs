@@ -1,4 +1,4 @@
-//! What held a transfer back: the second line, and under `-v` what would come next and what to do.
+//! What held a transfer back: the second line, and under `-v` what would be next and what to do.
 
 use ropewalk_proto::report::{BottleneckCause, BottleneckReport, Report};
 

@@ -883,6 +883,9 @@ pub struct TcpStatus {
     /// bytes of payload in a full one
     #[prost(uint32, tag = "7")]
     pub segment: u32,
+    /// of the open ones, those with bytes in the socket's buffer that were not sent yet
+    #[prost(uint32, tag = "9")]
+    pub queued: u32,
     /// bytes on the way that windows or buffers of hosts allow a stream; 0 = no limit seen
     #[prost(uint32, tag = "8")]
     pub window: u32,

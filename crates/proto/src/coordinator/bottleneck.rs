@@ -27,7 +27,7 @@ const NEAR: f64 = 0.88;
 /// Segments sent again, of all, from which on losses are the cause: windows of TCP are short then.
 const LOSS: f64 = 0.003;
 
-/// Causes that are told apart: many thousand pairs of nodes may each be one, and none of them is worth a name then.
+/// Causes that are kept: many thousand pairs of nodes may each be one, and none of them is worth a name then.
 const CAUSES_MAX: usize = 4096;
 
 /// What concerns all nodes is found out at most once in this time, not at each report: 10^4 receivers report twice a second.
@@ -85,6 +85,8 @@ struct Reported {
     loss: f64,
     // Windows or buffers limit most streams.
     is_windowed: bool,
+    // Sockets hold bytes that were not sent yet: what its threads gave away waits for the path.
+    is_queued: bool,
     at: Option<Instant>,
     bytes: u64,
     // What it still has to get from each sender, as a receiver.
@@ -158,6 +160,7 @@ impl Reported {
             }
             (self.segments, self.repeated) = (tcp.segments, tcp.repeated);
             self.is_windowed = tcp.window > 0;
+            self.is_queued = tcp.queued > 0;
         }
     }
 }
@@ -197,18 +200,24 @@ fn shares_of_receiver(
 /// * `path`: what the path between them is called.
 /// * `unfinished`: the share of receivers that still lack bytes.
 fn shares_of_sender(
-    waits: &Waits,
+    reported: &Reported,
     pair: (u32, u32),
     path: Cause,
     unfinished: f64,
 ) -> Vec<(Cause, f64)> {
+    let waits = &reported.sent_of_late;
+    // What was asked for is in the sockets, and the threads wait for more: the sockets wait for the path.
+    let (queued, idle) = match reported.is_queued {
+        true => (waits.peer, 0),
+        false => (0, waits.peer),
+    };
     let own = [
         (Cause::SenderProcessor(pair.0), waits.processor),
         (Cause::SourceDisk(pair.0), waits.disk),
-        (path, waits.path),
+        (path, waits.path.saturating_add(queued)),
     ];
     let busy = own.iter().map(|(_, time)| *time as f64).sum::<f64>();
-    let all = busy + waits.peer as f64;
+    let all = busy + idle as f64;
     if all <= 0.0 {
         let [_, _, (path, _)] = own;
         return vec![(path, 1.0)];
@@ -336,7 +345,7 @@ impl Coordinator {
             let pair = (sender, receiver);
             let path = self.path(pair, reported);
             let unfinished = self.bottleneck.together.unfinished;
-            let of_it = shares_of_sender(&reported.sent_of_late, pair, path, unfinished);
+            let of_it = shares_of_sender(reported, pair, path, unfinished);
             shares.extend(
                 of_it
                     .into_iter()
@@ -598,6 +607,18 @@ mod tests {
         let mut c = pair();
         waiting(&mut c, path(), lossy, 1, 1000);
         assert_eq!(c.causes(), [(Cause::Loss(0, 1), 1.0)]);
+    }
+
+    /// A sender whose threads have nothing to do, as all that was asked for waits in its sockets, is held back by the path.
+    #[test]
+    fn what_waits_in_sockets_waits_for_the_path() {
+        let queued = TcpStatus {
+            queued: 1,
+            ..TcpStatus::default()
+        };
+        let mut c = pair();
+        waiting(&mut c, waits(|waits| &mut waits.peer), queued, 1, 1000);
+        assert_eq!(c.causes(), [(Cause::Path(0, 1), 1.0)]);
     }
 
     /// A limit that all reach is the cause, whatever threads wait for.

@@ -65,6 +65,9 @@ pub(super) fn mpirun(
 /// What `srun` puts before its errors.
 const SRUN_ERROR: &str = "srun: error: ";
 
+/// What all of its lines begin with.
+const SRUN: &str = "srun: ";
+
 /// How it ends where the program is not there (ENOENT), whose message may be on its way still. A program that does not know its options
 /// ends so, too, but says it first.
 const NOT_FOUND: &str = "Exited with exit code 2";
@@ -104,9 +107,10 @@ pub(super) fn explain_node(reason: &str, program: &OsStr, said: &str) -> String 
     let others = said.lines().map(str::trim);
     let others = others.filter(|line| !line.is_empty() && !line.contains(SRUN_ERROR));
     let mut text = format!("its agent has ended: {reason}");
+    // What the launcher itself says of its set-up is no reason of the program.
     let mut is_silent = true;
     for line in others {
-        is_silent = false;
+        is_silent &= line.starts_with(SRUN);
         text += &format!("\n{line}");
     }
     if is_missed(program, said) || (is_silent && reason.ends_with(NOT_FOUND)) {
@@ -227,6 +231,9 @@ mod tests {
         assert!(text.starts_with(begin), "{text}");
         let early = explain_node("Exited with exit code 2", program, "");
         assert!(early.contains("--remote-path"), "{early}");
+        let of_srun = "srun: cluster configuration lacks support for cpu binding\n";
+        let text = explain_node("Exited with exit code 2", program, of_srun);
+        assert!(text.contains("--remote-path"), "{text}");
         let own = "error: unexpected argument '--x' found\n";
         assert_eq!(
             explain_node("Exited with exit code 2", program, own),

@@ -70,6 +70,7 @@ fn tell(coordinator: &mut Coordinator, rtt_microseconds: u32, seconds: u64) -> V
                 rtt_microseconds_min: rtt_microseconds,
                 segment: 1448,
                 window: 0,
+                queued: 0,
             }),
             ..control::SenderStatus::default()
         };
