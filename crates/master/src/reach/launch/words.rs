@@ -66,7 +66,7 @@ pub(super) fn mpirun(
 const SRUN_ERROR: &str = "srun: error: ";
 
 /// What all of its lines begin with.
-const SRUN: &str = "srun: ";
+const SRUN_WORDS: &str = "srun: ";
 
 /// How it ends where the program is not there (ENOENT), whose message may be on its way still. A program that does not know its options
 /// ends so, too, but says it first.
@@ -110,7 +110,7 @@ pub(super) fn explain_node(reason: &str, program: &OsStr, said: &str) -> String 
     // What the launcher itself says of its set-up is no reason of the program.
     let mut is_silent = true;
     for line in others {
-        is_silent &= line.starts_with(SRUN);
+        is_silent &= line.starts_with(SRUN_WORDS);
         text += &format!("\n{line}");
     }
     if is_missed(program, said) || (is_silent && reason.ends_with(NOT_FOUND)) {
