@@ -32,7 +32,7 @@ fn what_held_it_back_is_named() {
     let lab = LabBuilder::new()
         .host(host("a", 50_000_000))
         .host(host("b", 500_000_000))
-        .host(host("c", 5_000_000))
+        .host(host("c", 10_000_000))
         .build()
         .unwrap();
     let agents = ["a", "b", "c"].map(|host| agent(&lab, host, 7420, &["/data"]));
@@ -49,7 +49,7 @@ fn what_held_it_back_is_named() {
     b_is(&["--limit", "10Mbit"], json!(["limit", null, null]));
     let slow = ["a:7420:mem:4MiB", to, "--also-to", "c:7420:null:"];
     assert_eq!(cause(&lab, "b", &slow), json!(["path", a, c]));
-    let slow = ["--node-rate", "c=5Mbit", "a:7420:mem:4MiB", "c:7420:null:"];
+    let slow = ["--node-rate", "c=10Mbit", "a:7420:mem:12MiB", "c:7420:null:"];
     assert_eq!(cause(&lab, "b", &slow), json!(["receiver_rate", c, null]));
     close(lab, agents);
 }
