@@ -49,7 +49,12 @@ fn what_held_it_back_is_named() {
     b_is(&["--limit", "10Mbit"], json!(["limit", null, null]));
     let slow = ["a:7420:mem:4MiB", to, "--also-to", "c:7420:null:"];
     assert_eq!(cause(&lab, "b", &slow), json!(["path", a, c]));
-    let slow = ["--node-rate", "c=10Mbit", "a:7420:mem:12MiB", "c:7420:null:"];
+    let slow = [
+        "--node-rate",
+        "c=10Mbit",
+        "a:7420:mem:12MiB",
+        "c:7420:null:",
+    ];
     assert_eq!(cause(&lab, "b", &slow), json!(["receiver_rate", c, null]));
     close(lab, agents);
 }

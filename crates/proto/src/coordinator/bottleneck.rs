@@ -158,6 +158,10 @@ impl Reported {
             if segments > 0 {
                 self.loss = repeated as f64 / segments as f64;
             }
+            // Where round trips are longer than they could be there is a queue, which is full at times: the path carries what it can.
+            if tcp.rtt_microseconds > tcp.rtt_microseconds_min / 2 * 3 {
+                self.loss = 0.0;
+            }
             (self.segments, self.repeated) = (tcp.segments, tcp.repeated);
             self.is_windowed = tcp.window > 0;
             self.is_queued = tcp.queued > 0;
@@ -602,11 +606,20 @@ mod tests {
         let lossy = TcpStatus {
             segments: 1000,
             repeated: 10,
+            rtt_microseconds: 1100,
+            rtt_microseconds_min: 1000,
             ..TcpStatus::default()
         };
         let mut c = pair();
         waiting(&mut c, path(), lossy, 1, 1000);
         assert_eq!(c.causes(), [(Cause::Loss(0, 1), 1.0)]);
+        let full = TcpStatus {
+            rtt_microseconds: 4000,
+            ..lossy
+        };
+        let mut c = pair();
+        waiting(&mut c, path(), full, 1, 1000);
+        assert_eq!(c.causes(), [(Cause::Path(0, 1), 1.0)]);
     }
 
     /// A sender whose threads have nothing to do, as all that was asked for waits in its sockets, is held back by the path.
