@@ -781,6 +781,11 @@ mod tests {
         };
         for second in 1..10 {
             tell(2, 10_000 * second, slow(second), second);
+            let fast = Waits {
+                processor: SECOND * (second + 1),
+                ..Waits::default()
+            };
+            tell(1, 900_000 + second, fast, second + 1);
         }
         let causes = c.causes();
         assert_eq!(causes[0].0, Cause::SinkDisk(2));
