@@ -1,0 +1,328 @@
+//! Causes of what nodes report, one by one.
+
+use ropewalk_model::ByteRate;
+
+use super::super::tests::{actions, begun_over, from, node, opened, started, started_with};
+use super::*;
+use crate::control::{PairStatus, SenderStatus, from_agent};
+
+const SECOND: u64 = 1_000_000_000;
+
+/// One of the sums.
+type Sum = fn(&mut Waits) -> &mut u64;
+
+fn waits(of: impl Fn(&mut Waits) -> &mut u64) -> Waits {
+    let mut waits = Waits::default();
+    *of(&mut waits) = SECOND;
+    waits
+}
+
+/// A sender says what it did, and a receiver that it waits for bytes of it.
+fn waiting(c: &mut Coordinator, sending: Waits, tcp: TcpStatus, at: u64, checked: u64) {
+    let status = SenderStatus {
+        sending: Some(sending),
+        tcp: Some(tcp),
+        ..SenderStatus::default()
+    };
+    let moving_at = c.clock.moving_at.unwrap_or_default();
+    let now = Instant(moving_at.0 + at * SECOND);
+    c.handle_message(0, from(from_agent::Body::SenderStatus(status)), now);
+    let status = Status {
+        checked,
+        receiving: Some(waits(|waits| &mut waits.peer)),
+        pairs: vec![PairStatus {
+            delivered: checked,
+            left: 1000,
+            ..PairStatus::default()
+        }],
+        ..Status::default()
+    };
+    c.handle_message(1, from(from_agent::Body::Status(status)), now);
+    actions(c);
+}
+
+fn pair() -> Coordinator {
+    let nodes = vec![
+        node("a", &[(0, 1_000_000)], &[], None),
+        node("b", &[], &[(0, 1_000_000)], None),
+    ];
+    let (mut c, _) = started(nodes);
+    actions(&mut c);
+    c
+}
+
+/// What a receiver does itself is its own cause; where it waits for bytes, it is what their sender does.
+#[test]
+fn each_cause_is_found() {
+    let own: [(Sum, Cause); 4] = [
+        (|waits| &mut waits.processor, Cause::ReceiverProcessor(1)),
+        (|waits| &mut waits.disk, Cause::SinkDisk(1)),
+        (|waits| &mut waits.space, Cause::Space(1)),
+        (|waits| &mut waits.connect, Cause::Opening(1)),
+    ];
+    for (of, cause) in own {
+        let mut c = pair();
+        let status = Status {
+            receiving: Some(waits(of)),
+            ..Status::default()
+        };
+        c.handle_message(1, from(from_agent::Body::Status(status)), Instant(SECOND));
+        assert_eq!(c.causes(), [(cause, 1.0)]);
+    }
+    let of_sender: [(Sum, Cause); 4] = [
+        (|waits| &mut waits.processor, Cause::SenderProcessor(0)),
+        (|waits| &mut waits.disk, Cause::SourceDisk(0)),
+        (|waits| &mut waits.path, Cause::Path(0, 1)),
+        (|waits| &mut waits.peer, Cause::Requests(0, 1)),
+    ];
+    for (of, cause) in of_sender {
+        let mut c = pair();
+        waiting(&mut c, waits(of), TcpStatus::default(), 1, 1000);
+        assert_eq!(c.causes(), [(cause, 1.0)]);
+    }
+}
+
+/// Whatever a node says, the master goes on: senders that there are not, and times without end.
+#[test]
+fn wrong_reports_are_endured() {
+    let endless = Waits {
+        processor: u64::MAX,
+        disk: u64::MAX,
+        peer: u64::MAX,
+        path: u64::MAX,
+        space: u64::MAX,
+        ..Waits::default()
+    };
+    for trunk in [true, false] {
+        let mut c = pair();
+        if trunk {
+            let of = |name: &str| ropewalk_model::NodeSet {
+                nodes: [name.to_owned()].into(),
+                ..Default::default()
+            };
+            c.setup.links.push(Link {
+                trunk: Some("wide".into()),
+                rate: ByteRate(1000),
+                from: of("a"),
+                to: of("b"),
+            });
+        }
+        let pair = |sender, delivered| PairStatus {
+            sender,
+            delivered,
+            ..PairStatus::default()
+        };
+        let status = Status {
+            checked: 1000,
+            receiving: Some(endless),
+            sending: Some(endless),
+            pairs: vec![pair(0, 1000), pair(2, 1000), pair(u32::MAX, u64::MAX)],
+            ..Status::default()
+        };
+        c.handle_message(1, from(from_agent::Body::Status(status)), Instant(SECOND));
+        actions(&mut c);
+        let all: f64 = c.causes().iter().map(|(_, share)| share).sum();
+        assert!(all <= 1.0 + 1e-9, "{:?}", c.causes());
+    }
+}
+
+/// A full connection is one of small windows, or losses, where the kernel says so.
+#[test]
+fn a_full_connection_has_a_reason() {
+    let path = || waits(|waits| &mut waits.path);
+    let windowed = TcpStatus {
+        window: 65536,
+        segments: 1000,
+        ..TcpStatus::default()
+    };
+    let mut c = pair();
+    waiting(&mut c, path(), windowed, 1, 1000);
+    assert_eq!(c.causes(), [(Cause::Window(0, 1), 1.0)]);
+    let lossy = TcpStatus {
+        segments: 1000,
+        repeated: 10,
+        rtt_microseconds: 1100,
+        rtt_microseconds_min: 1000,
+        ..TcpStatus::default()
+    };
+    let mut c = pair();
+    waiting(&mut c, path(), lossy, 1, 1000);
+    assert_eq!(c.causes(), [(Cause::Loss(0, 1), 1.0)]);
+    let full = TcpStatus {
+        rtt_microseconds: 4000,
+        ..lossy
+    };
+    let mut c = pair();
+    waiting(&mut c, path(), full, 1, 1000);
+    assert_eq!(c.causes(), [(Cause::Path(0, 1), 1.0)]);
+}
+
+/// A sender whose threads have nothing to do, as all that was asked for waits in its sockets, is held back by the path.
+#[test]
+fn what_waits_in_sockets_waits_for_the_path() {
+    let queued = TcpStatus {
+        queued: 1,
+        ..TcpStatus::default()
+    };
+    let mut c = pair();
+    waiting(&mut c, waits(|waits| &mut waits.peer), queued, 1, 1000);
+    assert_eq!(c.causes(), [(Cause::Path(0, 1), 1.0)]);
+}
+
+/// A limit that all reach is the cause, whatever threads wait for.
+#[test]
+fn a_limit_is_found() {
+    let nodes = vec![
+        node("a", &[(0, 1_000_000)], &[], None),
+        node("b", &[], &[(0, 1_000_000)], None),
+    ];
+    let (mut c, _) = started_with(nodes, Some(1000));
+    actions(&mut c);
+    for second in 1..4 {
+        let status = TcpStatus::default();
+        waiting(
+            &mut c,
+            waits(|waits| &mut waits.peer),
+            status,
+            second,
+            1000 * second,
+        );
+    }
+    let causes = c.causes();
+    assert_eq!(causes[0].0, Cause::Limit);
+    assert!(causes[0].1 > 0.6, "{causes:?}");
+}
+
+/// Speeds that are known name the node, or the trunk, that carries what it can.
+#[test]
+fn known_speeds_are_reached() {
+    let path = waits(|waits| &mut waits.path);
+    let nodes = |up: Option<u64>, down: Option<u64>| {
+        let mut a = node("a", &[(0, 1_000_000)], &[], None);
+        let mut b = node("b", &[], &[(0, 1_000_000)], None);
+        (a.up, b.down) = (up.map(ByteRate), down.map(ByteRate));
+        vec![a, b]
+    };
+    for (up, down, cause) in [
+        (Some(1000), None, Cause::SenderRate(0)),
+        (None, Some(1000), Cause::ReceiverRate(1)),
+        (Some(5000), Some(5000), Cause::Path(0, 1)),
+    ] {
+        let (mut c, _) = started(nodes(up, down));
+        actions(&mut c);
+        let mut sum = Waits::default();
+        for second in 1..5 {
+            sum.path += path.path;
+            waiting(&mut c, sum, TcpStatus::default(), second, 1000 * second);
+        }
+        assert_eq!(c.causes()[0].0, cause, "{:?}", c.causes());
+    }
+    let of = |name: &str| ropewalk_model::NodeSet {
+        nodes: [name.to_owned()].into(),
+        ..Default::default()
+    };
+    let link = Link {
+        trunk: Some("wide".into()),
+        rate: ByteRate(1000),
+        from: of("a"),
+        to: of("b"),
+    };
+    let nodes = nodes(None, None);
+    let mut c = begun_over(nodes.clone(), None, vec![link]);
+    for (at, node) in nodes.iter().enumerate() {
+        c.handle_message(at as u32, opened(node, 7), Instant(1));
+    }
+    let first = actions(&mut c);
+    super::super::tests::answer(&mut c, first);
+    let mut sum = Waits::default();
+    for second in 1..5 {
+        sum.path += path.path;
+        waiting(&mut c, sum, TcpStatus::default(), second, 1000 * second);
+    }
+    assert_eq!(c.causes()[0].0, Cause::Trunk("wide".into()));
+}
+
+/// Streams of receivers that are done wait at the sender for requests until the end: that is no round trip of the last receiver.
+#[test]
+fn receivers_that_are_done_do_not_count() {
+    const LEN: u64 = 1_000_000;
+    let nodes = vec![
+        node("a", &[(0, LEN)], &[], None),
+        node("b", &[], &[(0, LEN)], None),
+        node("c", &[], &[(0, LEN)], None),
+    ];
+    let (mut c, _) = started(nodes);
+    actions(&mut c);
+    let sending = Waits {
+        path: SECOND,
+        peer: SECOND * 11,
+        ..Waits::default()
+    };
+    let status = SenderStatus {
+        sending: Some(sending),
+        ..SenderStatus::default()
+    };
+    c.handle_message(
+        0,
+        from(from_agent::Body::SenderStatus(status)),
+        Instant(SECOND),
+    );
+    for (node, checked, at) in [(1, LEN, 1), (2, 1000, 2)] {
+        let status = Status {
+            checked,
+            receiving: Some(waits(|waits| &mut waits.peer)),
+            pairs: vec![PairStatus {
+                delivered: checked,
+                left: LEN - checked,
+                ..PairStatus::default()
+            }],
+            ..Status::default()
+        };
+        let body = from_agent::Body::Status(status);
+        c.handle_message(node, from(body), Instant(at * SECOND));
+    }
+    let causes = c.causes();
+    assert_eq!(causes[0].0, Cause::Path(0, 2), "{causes:?}");
+}
+
+/// Of several receivers, the one that lacks most counts most; threads without work say nothing.
+#[test]
+fn the_straggler_counts() {
+    let nodes = vec![
+        node("a", &[(0, 1_000_000)], &[], None),
+        node("b", &[], &[(0, 1_000_000)], None),
+        node("c", &[], &[(0, 1_000_000)], None),
+    ];
+    let (mut c, _) = started(nodes);
+    actions(&mut c);
+    let status = |checked, receiving| Status {
+        checked,
+        receiving: Some(receiving),
+        ..Status::default()
+    };
+    let mut tell = |node, checked, receiving: Waits, at: u64| {
+        let body = from_agent::Body::Status(status(checked, receiving));
+        c.handle_message(node, from(body), Instant(at * SECOND));
+    };
+    let fast = Waits {
+        processor: SECOND,
+        ..Waits::default()
+    };
+    tell(1, 900_000, fast, 1);
+    let slow = |seconds: u64| Waits {
+        disk: SECOND * seconds,
+        idle: 9 * SECOND * seconds,
+        ..Waits::default()
+    };
+    for second in 1..10 {
+        tell(2, 10_000 * second, slow(second), second);
+        let fast = Waits {
+            processor: SECOND * (second + 1),
+            ..Waits::default()
+        };
+        tell(1, 900_000 + second, fast, second + 1);
+    }
+    let causes = c.causes();
+    assert_eq!(causes[0].0, Cause::SinkDisk(2));
+    assert!(causes[0].1 > 0.8, "{causes:?}");
+}
