@@ -3,12 +3,12 @@
 use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
 use std::process::Child;
-use std::time::{Duration, Instant};
 
 use ropewalk_lab::Lab;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
+use crate::common::wait_for;
 use crate::hosts::{agent, begin, bytes, close, lab, master};
 
 /// Bytes that a node of the report has sent.
@@ -33,8 +33,7 @@ fn has_note(report: &Value, words: &[&str]) -> bool {
 fn under_way(lab: &Lab, host: &str, least: u64) -> PathBuf {
     use std::os::unix::fs::MetadataExt as _;
     let folder = lab.path_in(host, "/data");
-    let until = Instant::now() + Duration::from_secs(60);
-    loop {
+    wait_for("bytes of a copy", || {
         let files = std::fs::read_dir(&folder).unwrap().filter_map(Result::ok);
         let mut files = files.filter(|file| {
             let name = file.file_name();
@@ -42,12 +41,8 @@ fn under_way(lab: &Lab, host: &str, least: u64) -> PathBuf {
             let blocks = file.metadata().map_or(0, |data| data.blocks());
             is_temporary && blocks * 512 >= least
         });
-        if let Some(file) = files.next() {
-            return file.path();
-        }
-        assert!(Instant::now() < until, "{host} has no {least} bytes");
-        std::thread::sleep(Duration::from_millis(10));
-    }
+        files.next().map(|file| file.path())
+    })
 }
 
 /// One sender, four receivers: the copies are right, and the sender has sent little more than one of them. Without relays it sends
