@@ -14,6 +14,7 @@ pub(crate) mod peers;
 pub(crate) mod pressure;
 pub(crate) mod rails;
 pub(crate) mod rapid;
+pub(crate) mod relays;
 pub(crate) mod scale;
 pub(crate) mod streaming;
 pub(crate) mod striping;

@@ -45,8 +45,8 @@ pub use crate::page::page;
 use crate::bench::Settings;
 use crate::figures::{
     access, composition, control, events, faults, figure2, heterogeneity, memory, multisocket,
-    munisocket, peers, pressure, rails, rapid, scale, streaming, striping, traps, trees, trunk,
-    tunnel, wan,
+    munisocket, peers, pressure, rails, rapid, relays, scale, streaming, striping, traps, trees,
+    trunk, tunnel, wan,
 };
 
 /// Longer than all figures take.
@@ -115,6 +115,8 @@ enum Figure {
     Faults,
     /// Several interfaces between two hosts, in the lab
     Rails,
+    /// Copies of one file to 1 to 16 receivers that hand bytes on, beside BitTorrent and multicast; over a trunk, in the lab
+    Relays,
     /// TCP connections through a tunnel over two interfaces, and pauses when one goes silent, in the lab
     Tunnel,
     /// Rate-based UDP that watches the receiver: the RAPID paper's Tables 1 and 2, Figures 1, 2 and 5 to 8, in the lab
@@ -208,6 +210,7 @@ fn make_figures(arguments: &ReproduceArgs) -> Result<bool> {
         Figure::Scale,
         Figure::Faults,
         Figure::Rails,
+        Figure::Relays,
         Figure::Tunnel,
         Figure::Rapid,
         Figure::Striping,
@@ -245,6 +248,7 @@ fn make(figure: &Figure, settings: &Settings) -> Result<bool> {
         Figure::Control => control::run(settings),
         Figure::Faults => faults::run(settings),
         Figure::Rails => rails::run(settings),
+        Figure::Relays => relays::run(settings),
         Figure::Tunnel => tunnel::run(settings),
         Figure::Rapid => rapid::run(settings),
         Figure::Striping => striping::run(settings),

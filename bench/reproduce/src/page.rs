@@ -14,7 +14,7 @@ use crate::machine::Machine;
 use crate::stats::Summary;
 
 /// Figures in the page's order: folder and heading.
-const FIGURES: [(&str, &str); 22] = [
+const FIGURES: [(&str, &str); 23] = [
     (
         "peers",
         "One pair on loopback beside iperf3 and other movers",
@@ -26,6 +26,7 @@ const FIGURES: [(&str, &str); 22] = [
     ("events", "Nodes that change, join and die"),
     ("faults", "Senders killed at half way"),
     ("rails", "Several interfaces between two hosts"),
+    ("relays", "Copies that feed one another"),
     ("tunnel", "TCP connections through a tunnel"),
     ("trees", "A tree and a large file over ssh"),
     ("control", "Control traffic"),

@@ -18,6 +18,9 @@ pub(crate) trait Holder: Send + Sync {
     /// # Errors
     /// [`StoreError::NotHeld`] for other bytes, else what reading reported.
     fn read_held(&self, offset: u64, buf: &mut [u8]) -> Result<(), StoreError>;
+
+    /// A unit of that was read to be sent, and has this hash.
+    fn check_read(&self, range: Range, digest: &[u8; 32]);
 }
 
 /// What a node hands on, as a source.
@@ -61,6 +64,13 @@ impl Announcing {
             handing,
             announcer: Mutex::new(Announcer::new(now)),
         })
+    }
+
+    /// A unit was read to be sent, and has this hash.
+    pub fn check_read(&self, range: Range, digest: &[u8; 32]) {
+        if let Some(holder) = self.handing.0.upgrade() {
+            holder.check_read(range, digest);
+        }
     }
 
     /// What to say now, and when to ask again.

@@ -494,6 +494,13 @@ impl Fetch {
         Some(failure.text().to_owned())
     }
 
+    /// Why its part failed after it was reported to be complete.
+    pub fn late_failure(&self) -> Option<String> {
+        let state = self.state.lock();
+        let failure = state.node.late_failure()?;
+        Some(failure.text().to_owned())
+    }
+
     /// Ends everything; with `discard`, temporary files are removed, but for those that a later transfer can go on with.
     ///
     /// Files that other nodes write too are removed only when `shared` states that no node continues.

@@ -10,6 +10,7 @@ use ropewalk_lane::doing::{Doing, during};
 use ropewalk_lane::{Absent, Extent, Provider, Stopper, TcpInfo, missing};
 use ropewalk_model::Range;
 use ropewalk_proto::control;
+use ropewalk_proto::wire::SPACE_DATA;
 
 use crate::handing::{Announcing, Handing};
 use crate::landing::Holdings;
@@ -133,6 +134,11 @@ impl Serving {
 
     pub fn stop(&self) {
         self.set(State::Stopped);
+    }
+
+    /// Whether it is what the node receives that is served.
+    pub fn hands_on(&self) -> bool {
+        self.handing.lock().is_some()
     }
 
     pub fn started(&self) -> bool {
@@ -293,6 +299,12 @@ impl Provider for Metered<'_> {
 
     fn news(&self) -> Option<(Vec<Range>, Duration)> {
         self.announcing.as_ref()?.news()
+    }
+
+    fn hashed(&self, space: u16, range: Range, digest: &[u8; 32]) {
+        if let Some(announcing) = self.announcing.as_ref().filter(|_| space == SPACE_DATA) {
+            announcing.check_read(range, digest);
+        }
     }
 }
 

@@ -511,6 +511,10 @@ impl Transfer {
             // Also where a commit has failed after some of it.
             finished.landed = fetch.as_ref().and_then(|f| f.landed());
         }
+        if finished.error.is_empty() {
+            let late = fetch.as_ref().and_then(|fetch| fetch.late_failure());
+            finished.error = late.unwrap_or_default();
+        }
         let failed = fetch.as_ref().and_then(|fetch| fetch.failure());
         let failed = failed.or_else(|| Some(&finished.error).filter(|e| !e.is_empty()).cloned());
         let outcome = match (failed, discard) {

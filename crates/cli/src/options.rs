@@ -94,7 +94,7 @@ pub(crate) struct MoveArgs {
 
     /// Whether hosts that receive the same bytes hand them on to each other. auto needs lanes without datagrams, and hashes
     /// (--verify tree or more)
-    #[arg(long, hide_short_help = true, hide_long_help = true, value_name = "WHEN", default_value = Relay::default().name(), help_heading = "Moving")]
+    #[arg(long, hide_short_help = true, hide_long_help = true, value_name = "WHEN", default_value = Relay::Auto.name(), help_heading = "Moving")]
     relay: RelayArg,
 
     /// Limit for all hosts together: 500Mbit or 60MB/s

@@ -364,6 +364,11 @@ pub trait Provider: Sync {
     fn news(&self) -> Option<(Vec<Range>, Duration)> {
         None
     }
+
+    /// All bytes of a unit were read to be sent, and have this hash (BLAKE3), which the receiver asked for. Lanes of datagrams do not say.
+    fn hashed(&self, space: u16, range: Range, digest: &[u8; 32]) {
+        let _ = (space, range, digest);
+    }
 }
 
 /// Where received bytes belong. One per receiving thread.

@@ -315,6 +315,9 @@ impl<W: Wire> Sender<W> {
             self.link.seen.frames += 1;
             self.link.seen.payload += length as u64;
             if last {
+                if let Some(hasher) = hasher {
+                    provider.hashed(grant.space, grant.range, hasher.finalize().as_bytes());
+                }
                 self.link.seen.units += 1;
                 return Ok(());
             }

@@ -12,7 +12,7 @@ use ropewalk_proto::coordinator::{
     Action, Complete, Coordinator, Earlier, Gone, NodeSetup, Planned, PlannedRun,
 };
 use ropewalk_proto::report::{ControlReport, ErrorKind, Event, Outcome, Report};
-use ropewalk_sched::{AUTO, Bound};
+use ropewalk_sched::{AUTO, Bound, RelayPlan};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 use tokio::sync::watch;
 
@@ -499,39 +499,45 @@ async fn lost(ranks: Option<&Ranks>) -> String {
 
 /// Makes a schedule and checks it before anybody acts on it.
 fn plan(problem: &Problem, scheduler: &str, first: bool, spares: usize) -> Result<Planned, String> {
-    // The bound of the report is that of the whole transfer.
-    let bound = match first {
-        true => Some(ropewalk_sched::relay_bound(problem).map_err(|e| e.to_string())?),
-        false => None,
-    };
-    if let Some(bound) = &bound
-        && scheduler == AUTO
-        && ropewalk_sched::relays(problem)
-    {
-        return plan_with_relays(problem, bound, spares);
-    }
+    let is_auto = scheduler == AUTO;
     let scheduler = ropewalk_sched::by_name(scheduler).map_err(|e| e.to_string())?;
     let (schedule, name) = scheduler.plan_named(problem).map_err(|e| e.to_string())?;
     ropewalk_model::verify(problem, &schedule).map_err(|e| wrong(&e))?;
+    let seconds = schedule.predicted_seconds(problem);
+    if first
+        && is_auto
+        && let Some(gaining) =
+            ropewalk_sched::gaining_relays(problem, seconds).map_err(|e| e.to_string())?
+    {
+        return planned_with_relays(problem, gaining, spares);
+    }
+    // The bound of the report is that of the whole transfer.
+    let bound = match first {
+        true => Some(ropewalk_sched::bound(problem).map_err(|e| e.to_string())?),
+        false => None,
+    };
     Ok(Planned {
         runs: planned_runs(receiver_runs(problem, &schedule, spares)),
         scheduler: name.into(),
         is_near_bound: scheduler.is_near_bound(),
-        predicted_seconds: schedule.predicted_seconds(problem),
+        predicted_seconds: seconds,
         bound: bound.map(|bound| (bound.seconds, bound.binding, bound.is_exact)),
     })
 }
 
-/// As [`plan`], where receivers may hand on.
-fn plan_with_relays(problem: &Problem, bound: &Bound, spares: usize) -> Result<Planned, String> {
-    let plan = ropewalk_sched::plan_to_bound(problem, bound).map_err(|e| e.to_string())?;
+/// As [`plan`], where receivers hand on.
+fn planned_with_relays(
+    problem: &Problem,
+    (plan, bound): (RelayPlan, Bound),
+    spares: usize,
+) -> Result<Planned, String> {
     ropewalk_model::verify_relays(problem, &plan.schedule).map_err(|e| wrong(&e))?;
     Ok(Planned {
         runs: planned_runs(relay_runs(problem, &plan.schedule, spares)),
         scheduler: AUTO.into(),
         is_near_bound: true,
         predicted_seconds: plan.seconds,
-        bound: Some((bound.seconds, bound.binding.clone(), bound.is_exact)),
+        bound: Some((bound.seconds, bound.binding, bound.is_exact)),
     })
 }
 

@@ -370,7 +370,7 @@ impl Default for Options {
             rails: Rails::default(),
             scheduler: "auto".into(),
             replan: true,
-            relay: Relay::default(),
+            relay: Relay::Auto,
             limit: None,
             sync: true,
             existing: Existing::default(),

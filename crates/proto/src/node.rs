@@ -376,6 +376,12 @@ impl Node {
         is_sound.then(|| self.fetch.missing().union(&self.fetch.unsettled()))
     }
 
+    /// Why its part has failed after it was reported to be complete.
+    #[must_use]
+    pub fn late_failure(&self) -> Option<&Failure> {
+        self.failure.as_ref().filter(|_| self.life == Life::Done)
+    }
+
     /// Something for the report.
     pub fn add_note(&mut self, text: String) {
         if !self.notes.contains(&text) {

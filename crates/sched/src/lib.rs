@@ -44,7 +44,10 @@ pub use error::{PlanError, UnknownScheduler};
 pub use fast::Fast;
 pub use greedy::Greedy;
 pub use optimal::Optimal;
-pub use relay::{LANES_PER_NODE_MAX, RelayPlan, plan_relays, plan_to_bound, relay_bound, relays};
+pub use relay::{
+    LANES_PER_NODE_MAX, RelayPlan, TRANSFER_GAIN_MIN, gaining_relays, plan_relays, plan_to_bound,
+    relay_bound, relays,
+};
 pub use ropewalk_model::{
     ReceiverRun, RelaySchedule, Schedule, receiver_runs, relay_runs, verify, verify_relays,
 };

@@ -23,6 +23,10 @@ pub use groups::LANES_PER_NODE_MAX;
 /// Relays are planned where they gain at least this, relatively: they cost lanes, and bytes read twice.
 const GAIN_MIN: f64 = 0.005;
 
+/// Transfers have relays where these gain at least this, relatively: what a receiver hands on waits until a unit of it is there and
+/// announced, which takes 2 to 8 % of the time, and holders read and hash it once more.
+pub const TRANSFER_GAIN_MIN: f64 = 0.1;
+
 /// With caps and trunks, plans are tried in which senders give less and less, down to a 64th of their speeds.
 const SLOWER_MAX: u32 = 6;
 
@@ -63,6 +67,29 @@ impl RelayPlan {
 /// [`PlanError::Uncovered`] when some wanted byte cannot reach its destination.
 pub fn plan_relays(problem: &Problem) -> Result<RelayPlan, PlanError> {
     plan_to_bound(problem, &relay_bound(problem)?)
+}
+
+/// A plan with relays for a transfer, and the bound with them, where they gain at least [`TRANSFER_GAIN_MIN`].
+///
+/// * `seconds`: what the plan without relays takes.
+///
+/// # Errors
+/// As [`plan_relays`].
+pub fn gaining_relays(
+    problem: &Problem,
+    seconds: f64,
+) -> Result<Option<(RelayPlan, Bound)>, PlanError> {
+    let gains = |with: f64| with < seconds * (1.0 - TRANSFER_GAIN_MIN);
+    if !relays(problem) {
+        return Ok(None);
+    }
+    let bound = relay_bound(problem)?;
+    if !gains(bound.seconds) {
+        return Ok(None);
+    }
+    let plan = plan_to_bound(problem, &bound)?;
+    let is_worth_it = gains(plan.seconds) && !plan.schedule.relayed.is_empty();
+    Ok(is_worth_it.then_some((plan, bound)))
 }
 
 /// As [`plan_relays`], where the bound is known: it costs about as much as the plan.

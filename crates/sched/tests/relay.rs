@@ -11,7 +11,8 @@ use ropewalk_model::problem::case::Case;
 use ropewalk_model::problem::{Problem, Receiver, Sender, Trunk};
 use ropewalk_model::range::{Range, RangeSet};
 use ropewalk_sched::{
-    LANES_PER_NODE_MAX, RelayPlan, bound, plan_relays, relay_bound, relays, verify_relays,
+    LANES_PER_NODE_MAX, RelayPlan, bound, gaining_relays, plan_auto, plan_relays, relay_bound,
+    relays, verify_relays,
 };
 
 mod problems;
@@ -444,4 +445,35 @@ fn a_trunk_is_crossed_once() {
     // Others may be named that are as busy, since the program has several solutions.
     assert!(found.binding.contains(&"trunk wan".to_owned()), "{found:?}");
     assert!((found.seconds - 1e6).abs() < 1.0, "{found:?}");
+}
+
+/// Transfers have relays where these gain a tenth, and not below; one receiver, and receivers of different bytes, never do.
+#[test]
+fn transfers_have_relays_where_they_gain() {
+    let gains = |problem: &Problem| {
+        let (_, quality) = plan_auto(problem).unwrap();
+        let found = gaining_relays(problem, quality.predicted_seconds).unwrap();
+        if let Some((plan, bound)) = &found {
+            assert!(
+                plan.seconds < quality.predicted_seconds * 0.9 && !plan.schedule.relayed.is_empty()
+            );
+            assert_eq!(*bound, relay_bound(problem).unwrap());
+        }
+        found.is_some()
+    };
+    let equal = [(100, 100), (100, 100)];
+    assert!(gains(&copies(&[100], &equal, 1000)));
+    assert!(!gains(&copies(&[100], &equal[..1], 1000)));
+    assert!(!gains(&copies(&[100, 100], &equal, 1000)));
+    // 10 s, and 9.5 with relays; then 8.3.
+    assert!(!gains(&copies(
+        &[100, 100],
+        &[(105, 105), (105, 105)],
+        1000
+    )));
+    assert!(gains(&copies(&[100, 100], &[(120, 120), (120, 120)], 1000)));
+    let mut parts = copies(&[100], &equal, 1000);
+    parts.receivers[0].ranges = RangeSet::from(Range::new(0, 500));
+    parts.receivers[1].ranges = RangeSet::from(Range::new(500, 1000));
+    assert!(!gains(&parts));
 }

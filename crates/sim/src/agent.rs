@@ -51,11 +51,23 @@ impl Around<'_> {
         self.disks.entry(self.disk_of).or_default()
     }
 
-    /// What a sender sends of these bytes.
+    /// What a sender sends of these bytes; a receiver that hands on has what a holder sent it, or lies.
     pub fn sent_mark(&self, sink: &Sink, sender: u32, range: Range) -> Mark {
-        let base = self.bases.get(&sender).copied().unwrap_or(0);
-        let trees = self.scenario.trees.as_ref();
-        trees.map_or(0, |trees| sent_mark(trees, sender, base, sink, range))
+        let Some(trees) = self.scenario.trees.as_ref() else {
+            return 0;
+        };
+        let of = |holder: u32| {
+            let base = self.bases.get(&holder).copied().unwrap_or(0);
+            sent_mark(trees, holder, base, sink, range)
+        };
+        let found = match trees.held.contains_key(&sender) {
+            true => of(sender),
+            false => trees.held.keys().find_map(|holder| of(*holder)),
+        };
+        let mark = found.unwrap_or_else(|| {
+            panic!("node {sender} is asked for {range}, which it does not have")
+        });
+        mark ^ u64::from(self.lying.contains(&sender))
     }
 }
 
@@ -185,9 +197,7 @@ impl Agent {
                         })
                 })
                 .collect(),
-            // Of copies of trees that is not simulated.
             hands_on: scenario.relay == Relay::Auto
-                && scenario.trees.is_none()
                 && !scenario.nodes[self.node as usize].sinks.is_empty(),
             ..Opened::default()
         }

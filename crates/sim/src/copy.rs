@@ -128,10 +128,16 @@ pub(crate) struct Found {
     pub adopted: RangeSet,
 }
 
-/// What a sender sends: bytes of the data space as its own tree, laid out from `base` on, has them.
+/// What a sender sends: bytes of the data space as its own tree, laid out from `base` on, has them; `None` where it has them not.
 ///
 /// * `wanted`: in one file of the receiver.
-pub(crate) fn sent_mark(trees: &Trees, sender: u32, base: u64, sink: &Sink, wanted: Range) -> Mark {
+pub(crate) fn sent_mark(
+    trees: &Trees,
+    sender: u32,
+    base: u64,
+    sink: &Sink,
+    wanted: Range,
+) -> Option<Mark> {
     let files = trees.held.get(&sender).map(|tree| &trees.trees[*tree]);
     let mut start = base;
     for file in files.into_iter().flatten() {
@@ -142,9 +148,9 @@ pub(crate) fn sent_mark(trees: &Trees, sender: u32, base: u64, sink: &Sink, want
                 .layout
                 .locate(wanted.start)
                 .map_or(0, |p| p.object_offset);
-            return file.mark(own.wrapping_sub(placed));
+            return Some(file.mark(own.wrapping_sub(placed)));
         }
         start = end;
     }
-    panic!("node {sender} is asked for {wanted}, which it does not have");
+    None
 }

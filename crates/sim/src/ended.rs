@@ -56,6 +56,8 @@ pub struct Ended {
     pub delivered_bytes: u64,
     /// Bytes received whole a second time.
     pub duplicate_bytes: u64,
+    /// Of what was received first, bytes that fellow receivers handed on.
+    pub handed_on_bytes: u64,
     /// All bytes that crossed, those of cancelled and repeated units included.
     pub carried_bytes: f64,
     /// What the receivers have together.

@@ -41,6 +41,8 @@ pub(crate) struct Carried {
     pub bytes: f64,
     /// Those of units that were received a second time.
     pub duplicate_bytes: u64,
+    /// Those that fellow receivers handed on, of units that were not received before.
+    pub handed_on_bytes: u64,
 }
 
 pub(crate) struct Receiver {
@@ -137,6 +139,9 @@ impl Receiver {
         let plan = plan.clone();
         self.preparing = None;
         self.machine.fetch_mut().handle_present(present);
+        if plan.hands_on {
+            self.machine.fetch_mut().handle_kept(found.adopted.clone());
+        }
         let (layout, unit_len) = (&self.layout, self.unit_len);
         let unit_at = |offset| layout.unit_at(offset, unit_len);
         self.machine.handle_prepared(&plan, around.now, &unit_at);
@@ -258,23 +263,22 @@ impl Receiver {
                 lane.queue.pop_front();
                 lane.landed += unit.len();
                 self.carried.bytes += unit.len() as f64;
-                let mut sent = None;
-                if let Some(sink) = &self.sink {
-                    let mark = around.sent_mark(sink, lane.sender, unit);
-                    let (fetch, writer) = (self.machine.fetch_mut(), Node::writer(*id));
-                    if fetch.begin_write(writer, unit) {
-                        sink.write(around.disk(), unit, mark);
-                        fetch.end_write(writer, unit);
-                    }
-                    sent = Some(mark).filter(|_| hashes);
-                }
                 let sink = self.sink.as_ref();
+                let mark = sink.map(|sink| around.sent_mark(sink, lane.sender, unit));
+                let sent = mark.filter(|_| hashes);
                 let hash = sent.zip(sink).map(|(mark, sink)| sink.digest(unit, mark));
                 let hash = hash.or_else(|| self.asked.sent(lane.sender, unit, around));
                 if !self.machine.fetch().is_true(id.lane, unit, hash) {
                     self.carried.duplicate_bytes += unit.len();
                     self.machine.handle_untrue(*id, grant, now);
                     continue;
+                }
+                if let Some((sink, mark)) = sink.zip(mark) {
+                    let (fetch, writer) = (self.machine.fetch_mut(), Node::writer(*id));
+                    if fetch.begin_write(writer, unit) {
+                        sink.write(around.disk(), unit, mark);
+                        fetch.end_write(writer, unit);
+                    }
                 }
                 let arrival = self.machine.handle_unit(*id, grant, hash, now);
                 if let (Some((mark, sink)), true) = (sent.zip(sink), arrival.rereads) {
@@ -285,6 +289,8 @@ impl Receiver {
                     let again = self.delivered.clipped(unit);
                     assert!(again.is_empty(), "node {} has {unit} twice", self.node);
                     self.delivered.insert(unit);
+                    let is_relayed = self.machine.fetch().is_relayed(id.lane);
+                    self.carried.handed_on_bytes += if is_relayed { unit.len() } else { 0 };
                 } else {
                     self.carried.duplicate_bytes += unit.len();
                 }

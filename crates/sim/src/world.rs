@@ -526,9 +526,13 @@ fn options(scenario: &Scenario) -> Options {
 
 /// As the master's driver plans, without the bound.
 fn plan(problem: &Problem, scheduler: &dyn Scheduler, spares: usize) -> Result<Planned, PlanError> {
-    let is_auto = scheduler.name() == AUTO;
-    if is_auto && ropewalk_sched::relays(problem) {
-        let plan = ropewalk_sched::plan_relays(problem)?;
+    let schedule = scheduler.plan(problem)?;
+    ropewalk_model::verify(problem, &schedule)
+        .unwrap_or_else(|error| panic!("the schedule is wrong: {error}"));
+    let seconds = schedule.predicted_seconds(problem);
+    if scheduler.name() == AUTO
+        && let Some((plan, _)) = ropewalk_sched::gaining_relays(problem, seconds)?
+    {
         verify_relays(problem, &plan.schedule)
             .unwrap_or_else(|error| panic!("the schedule with relays is wrong: {error}"));
         return Ok(Planned {
@@ -539,14 +543,11 @@ fn plan(problem: &Problem, scheduler: &dyn Scheduler, spares: usize) -> Result<P
             ..Planned::default()
         });
     }
-    let schedule = scheduler.plan(problem)?;
-    ropewalk_model::verify(problem, &schedule)
-        .unwrap_or_else(|error| panic!("the schedule is wrong: {error}"));
     Ok(Planned {
         runs: planned_runs(receiver_runs(problem, &schedule, spares)),
         scheduler: scheduler.name().into(),
         is_near_bound: scheduler.is_near_bound(),
-        predicted_seconds: schedule.predicted_seconds(problem),
+        predicted_seconds: seconds,
         ..Planned::default()
     })
 }

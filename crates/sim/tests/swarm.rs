@@ -25,6 +25,9 @@ struct Seen {
     outlasted: u64,
     adopted_bytes: u64,
     temporary: u64,
+    handed_on_bytes: u64,
+    // Transfers in which receivers handed on, and had something of an earlier one.
+    handed_on_again: u64,
 }
 
 #[expect(
@@ -71,6 +74,10 @@ fn run(seed: u64, seen: &mut Seen) {
             ended.outcome, ended.error, ended.seconds, scenario.script
         );
         seen.transfers += 1;
+        seen.handed_on_bytes += ended.handed_on_bytes;
+        let has_left = |disk: &Disk| disk.temporary().next().is_some();
+        let goes_on = before.values().any(has_left) && ended.handed_on_bytes > 0;
+        seen.handed_on_again += u64::from(goes_on);
         seen.masters_lost += u64::from(ended.is_master_dead);
         assert!(
             ended.outcome.is_some() || ended.is_master_dead,
@@ -141,6 +148,8 @@ fn copies_are_complete_in_the_end_whatever_fails() {
             seen.outlasted,
             seen.adopted_bytes,
             seen.temporary,
+            seen.handed_on_bytes,
+            seen.handed_on_again * 20,
         ]
         .iter()
         .all(|n| *n > 100);

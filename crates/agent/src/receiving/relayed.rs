@@ -109,6 +109,25 @@ impl Holder for Fetch {
             None => Err(StoreError::NotHeld { range }),
         }
     }
+
+    /// Where it is not what was received, it is read once more: what fails may be the memory in which it was.
+    fn check_read(&self, range: Range, digest: &[u8; 32]) {
+        if self.state.lock().node.fetch().is_as_received(range, digest) {
+            return;
+        }
+        let Some(sinks) = self.sinks() else { return };
+        let mut bytes = vec![0; range.len() as usize];
+        if sinks.look(range.start, &mut bytes).is_err() {
+            return;
+        }
+        let digest = blake3::hash(&bytes);
+        let mut state = self.state.lock();
+        if !state.node.fetch().is_as_received(range, digest.as_bytes()) {
+            state.node.handle_rotten(&sinks.place(range));
+            drop(state);
+            self.changed.notify_all();
+        }
+    }
 }
 
 #[cfg(test)]

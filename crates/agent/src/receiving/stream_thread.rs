@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use ropewalk_lane::doing::{Doing, during};
 use ropewalk_lane::{Grant, Landing, LaneError, ReceiveHalf, Received, missing};
-use ropewalk_model::Range;
+use ropewalk_model::{Range, time};
 use ropewalk_proto::ledger::LaneId;
 use ropewalk_proto::node::fetch::UNITS_PER_TAKE_MAX;
 use ropewalk_proto::node::{Break, Node, Step, StreamId, UNITS_OUTSTANDING_DATAGRAMS};
@@ -26,6 +26,18 @@ const POLL: Duration = Duration::from_millis(200);
 
 const _: () =
     assert!(UNITS_OUTSTANDING_DATAGRAMS + UNITS_PER_TAKE_MAX <= ropewalk_lane::OUTSTANDING_MAX);
+
+/// How long a stream waits for the peer.
+///
+/// * `is_idle`: it was asked for nothing. What a fellow receiver may be asked for shows elsewhere, too.
+/// * `left`: until it may be asked for more, where a limit says so.
+fn pause(is_idle: bool, left: Option<Duration>) -> Duration {
+    let longest = match is_idle {
+        true => IDLE,
+        false => POLL,
+    };
+    left.map_or(longest, |left| left.min(longest))
+}
 
 /// A stream that is connected.
 struct Connection {
@@ -65,9 +77,9 @@ impl Fetch {
                 (Step::Cancel(grants), Some(open)) => open.half.cancel(&grants),
                 (Step::Grant(grants), Some(open)) => {
                     let granted = self.grant(open, &grants);
-                    granted.and_then(|()| self.receive(id, open))
+                    granted.and_then(|()| self.receive(id, open, None))
                 }
-                (Step::Receive(_), Some(open)) => self.receive(id, open),
+                (Step::Receive(until), Some(open)) => self.receive(id, open, until),
                 (_, open) => {
                     self.close(id, open.take(), Ok(()));
                     Ok(())
@@ -195,16 +207,20 @@ impl Fetch {
     }
 
     /// Takes what is received next.
-    fn receive(self: &Arc<Self>, id: StreamId, open: &mut Connection) -> Result<(), LaneError> {
+    ///
+    /// * `until`: when more may be asked for, at the latest.
+    fn receive(
+        self: &Arc<Self>,
+        id: StreamId,
+        open: &mut Connection,
+        until: Option<time::Instant>,
+    ) -> Result<(), LaneError> {
         let landing: &mut dyn Landing = match &mut open.aside {
             Some(aside) => aside,
             None => &mut open.landing,
         };
-        // What a fellow receiver may be asked for shows elsewhere, too.
-        let pause = match open.half.outstanding().is_empty() {
-            true => IDLE,
-            false => POLL,
-        };
+        let left = until.map(|until| until.since(self.member.now()).into());
+        let pause = pause(open.half.outstanding().is_empty(), left);
         let mut received = open.half.receive(landing, Instant::now() + pause)?;
         if let Some(aside) = &mut open.aside {
             let Some(passed) = self.take_aside(id, aside, &mut open.landing, received)? else {
@@ -296,5 +312,20 @@ impl Fetch {
         if state.node.has_events() || state.node.fetch().is_finished() {
             self.drain(state);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Under a limit a stream asks again when it may, whether it waits for announcements or for bytes.
+    #[test]
+    fn streams_ask_again_when_a_limit_lets_them() {
+        let soon = Duration::from_millis(3);
+        assert_eq!(pause(true, Some(soon)), soon);
+        assert_eq!(pause(false, Some(soon)), soon);
+        assert_eq!(pause(true, None), IDLE);
+        assert_eq!(pause(false, Some(Duration::from_secs(9))), POLL);
     }
 }

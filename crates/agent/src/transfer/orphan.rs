@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use ropewalk_model::Instant;
 use ropewalk_proto::control::LaneKind;
 use ropewalk_proto::node::Grace;
 use tokio::sync::watch;
@@ -50,11 +51,9 @@ impl Transfer {
             drop(fetch.status());
             fetch.grace_over_at()
         });
-        let sends = !self.sources.lock().is_empty();
-        let sending_over_at = sends.then(|| grace.over_at());
+        let sends = !self.sources.lock().is_empty() || self.serving.hands_on();
         let is_asked = self.is_awaited.load(Ordering::Acquire);
-        let mut over_at = receiving_over_at.into_iter().chain(sending_over_at);
-        is_asked || self.member.has_ended() || over_at.all(|at| at <= now)
+        is_asked || self.member.has_ended() || over_at(receiving_over_at, sends, grace) <= now
     }
 
     /// Whether another transfer writes to one of its destinations, or above or below it.
@@ -71,6 +70,12 @@ impl Transfer {
     }
 }
 
+/// When a node's part is over: of what it receives, and of what it sends or hands on.
+fn over_at(receiving: Option<Instant>, sends: bool, grace: &Grace) -> Instant {
+    let sending = sends.then(|| grace.over_at());
+    receiving.max(sending).unwrap_or_default()
+}
+
 /// Whether what is written to one path may be at the other one, too: a tree has all that is below it.
 fn are_one_place(path: &Path, other: &Path) -> bool {
     path.starts_with(other) || other.starts_with(path)
@@ -78,7 +83,24 @@ fn are_one_place(path: &Path, other: &Path) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use ropewalk_proto::node::STILL_TIME;
+
     use super::*;
+
+    /// A receiver that has all, and hands on, goes on as a sender does: others may fetch from it.
+    #[test]
+    fn who_hands_on_goes_on() {
+        let (gone, moved) = (Instant(1_000_000_000), Instant(3_000_000_000));
+        let mut grace = Grace::new(gone);
+        grace.handle_moved(moved);
+        assert_eq!(over_at(Some(gone), false, &grace), gone);
+        assert_eq!(over_at(Some(gone), true, &grace), moved + STILL_TIME);
+        assert_eq!(over_at(None, true, &grace), moved + STILL_TIME);
+        assert_eq!(
+            over_at(Some(Instant(99_000_000_000)), true, &grace),
+            Instant(99_000_000_000)
+        );
+    }
 
     /// A file of a tree is in the tree's place; names that only begin alike are not.
     #[test]

@@ -119,7 +119,7 @@ impl Relays {
         let gain = now_seconds / self.predicted_seconds;
         let hops = count(u64::from(self.hops), "hop");
         format!(
-            "{predicted} in {hops}, bound {bound}{set_by}: {gain:.2} times as fast if receivers handed on what they have; transfers do not"
+            "{predicted} in {hops}, bound {bound}{set_by}: {gain:.2} times as fast where receivers hand on what they have"
         )
     }
 }

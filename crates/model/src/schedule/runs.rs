@@ -98,7 +98,11 @@ fn runs_of(
                     let chosen = spares.choose(NO_SENDER, receiver, stretch, range.len());
                     match chosen.split_first() {
                         Some((&first, others)) => (first, others.into()),
-                        None => continue,
+                        // All pairs of the receiver are closed: it asks a holder for hashes all the same.
+                        None => match spares.any(stretch) {
+                            Some(holder) => (holder, chosen),
+                            None => continue,
+                        },
                     }
                 }
             };
@@ -223,6 +227,14 @@ impl<'h> SpareChoice<'h> {
             self.promised[spare] += bytes as f64;
         }
         chosen
+    }
+
+    /// A holder of a stretch, whether or not it reaches a receiver.
+    fn any(&mut self, stretch: usize) -> Option<usize> {
+        let leaf = self.holders.leaf(stretch);
+        let mut path = std::iter::successors(Some(leaf), |node| Some(node / 2).filter(|n| *n > 0));
+        path.find_map(|node| self.top(node))
+            .map(|(_, holder)| holder)
     }
 
     /// The holders with the shortest waits, other than the sender, that can reach the receiver.
@@ -359,7 +371,7 @@ impl Holders {
 mod tests {
     use super::super::Relayed;
     use super::*;
-    use crate::problem::{Receiver, Sender};
+    use crate::problem::{PairCap, Receiver, Sender};
     use crate::range::RangeSet;
 
     /// The load of a sender that fails falls on several others, the faster ones first.
@@ -399,7 +411,8 @@ mod tests {
             "in proportion to speed, as far as whole runs allow"
         );
     }
-    /// What a receiver hands on has a holder, too, also where no spares are wanted: no byte of the plan is lost.
+
+    /// What a receiver hands on has a holder, too, also where no spares are wanted, or all pairs are closed: no byte of the plan is lost.
     #[test]
     fn relayed_runs_keep_a_holder() {
         let all = RangeSet::from(Range::new(0, 100));
@@ -430,8 +443,18 @@ mod tests {
             direct: Schedule::from_assignments(vec![direct(first, 0), direct(second, 1)]),
             relayed: vec![relayed(first, 0, 1), relayed(second, 1, 0)],
         };
-        for spares_max in [0, 2] {
-            let runs = relay_runs(&problem, &schedule, spares_max);
+        let closed = Problem {
+            pair_caps: (0..2)
+                .map(|receiver| PairCap {
+                    sender: 0,
+                    receiver,
+                    cap: 0,
+                })
+                .collect(),
+            ..problem.clone()
+        };
+        for (problem, spares_max) in [(&problem, 0), (&problem, 2), (&closed, 2)] {
+            let runs = relay_runs(problem, &schedule, spares_max);
             let found = |runs: &Vec<ReceiverRun>| {
                 let of_run = |run: &ReceiverRun| (run.range, run.sender, run.relay);
                 runs.iter().map(of_run).collect::<Vec<_>>()

@@ -43,7 +43,7 @@ pub enum Relay {
     /// Original holders send all copies.
     #[default]
     Off,
-    /// Where the plan gains by it.
+    /// Where the plan gains enough by it.
     Auto,
 }
 

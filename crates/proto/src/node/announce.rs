@@ -57,6 +57,33 @@ impl Announcer {
     }
 }
 
+/// Announcements beyond one every [`PAUSE_MIN`] that a stream may bring at once: a receiver that stood still for minutes reads all
+/// that waited.
+const BURST: u64 = 1024;
+
+/// Whether a stream brings announcements no more often than it may; on one that is opened again the count begins again.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Heard {
+    // When none of what came would count any more.
+    free_at: Instant,
+}
+
+impl Heard {
+    pub fn new(now: Instant) -> Self {
+        Self { free_at: now }
+    }
+
+    /// One more was received: whether that is no flood.
+    pub fn count(&mut self, now: Instant) -> bool {
+        let free_at = self.free_at.max(now) + PAUSE_MIN;
+        let is_well = free_at <= now + PAUSE_MIN * BURST;
+        if is_well {
+            self.free_at = free_at;
+        }
+        is_well
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -92,6 +119,28 @@ mod tests {
             .filter(|at| **at < Instant::ZERO + SECOND)
             .count();
         assert!(early > 20, "{early} in the first second");
+    }
+
+    /// What an announcer says is never a flood, nor is what waited for minutes; what never ends is.
+    #[test]
+    fn floods_are_seen() {
+        let mut announcer = Announcer::new(Instant::ZERO);
+        let (mut heard, mut late) = (Heard::new(Instant::ZERO), Vec::new());
+        let (mut now, mut byte) = (Instant::ZERO, 0);
+        while now < Instant::ZERO + SECOND * 300 {
+            byte += 1;
+            let held = RangeSet::from(Range::new(0, byte));
+            if !announcer.announce(&held, now).is_empty() {
+                assert!(heard.count(now), "at {now:?}");
+                late.push(());
+            }
+            now = announcer.next_at();
+        }
+        let mut heard = Heard::new(Instant::ZERO);
+        assert!(late.len() > 500 && late.iter().all(|()| heard.count(now)));
+        let mut heard = Heard::new(Instant::ZERO);
+        let flood = (0..5_000).map(|at| Instant::ZERO + Nanos::from_millis(at));
+        assert!(flood.into_iter().any(|at| !heard.count(at)));
     }
 
     /// A frame has an end: what does not fit goes with the next one.

@@ -222,7 +222,7 @@ impl Receiving {
                     self.digests.push((range, digest));
                     self.compare_unit(self.origin_of(lane, range), range, digest);
                 }
-                self.relays.delivered(range);
+                self.relays.delivered(range, digest);
                 for lane in cancel {
                     self.events.push_back(Event::Cancel(lane, range));
                 }

@@ -2,7 +2,7 @@
 
 use ropewalk_model::{Instant, Range, RangeSet};
 
-use super::{Life, Node, StreamId};
+use super::{Failure, Life, Node, StreamId};
 
 impl Node {
     /// Bytes that others may have from this node: checked ones, safe or not yet. None where contents are known to be wrong.
@@ -30,7 +30,25 @@ impl Node {
         now: Instant,
         unit_at: &dyn Fn(u64) -> Range,
     ) {
-        self.fetch.handle_announced(id.lane, ranges, now, unit_at);
+        let is_flood = self
+            .lanes
+            .stream(id)
+            .is_some_and(|stream| !stream.heard.count(now));
+        match is_flood {
+            true => self.fetch.handle_flood(id.lane, now),
+            false => self.fetch.handle_announced(id.lane, ranges, now, unit_at),
+        }
+    }
+
+    /// What was read of the sink to be handed on is not what was received: this node's own copy is not as it should be.
+    ///
+    /// * `place`: the bytes as users know them, of a file.
+    pub fn handle_rotten(&mut self, place: &str) {
+        self.is_wrong = true;
+        self.handle_failed(Failure::Sink(format!(
+            "{place} is not what was received and checked any more: something else wrote to it, or the disk or memory of this host \
+             fails; check them, and run the command again"
+        )));
     }
 
     /// A unit was received whole from a fellow receiver, and is not what an original holder has, or that is not known any more.

@@ -18,6 +18,7 @@ use std::collections::BTreeMap;
 
 use ropewalk_model::{Instant, Nanos, Range};
 
+use super::announce::Heard;
 use super::rail_health::Silence;
 use crate::ledger::LaneId;
 
@@ -171,6 +172,8 @@ pub(super) struct Stream {
     pub silence: Silence,
     /// Units received over it since it was opened.
     pub units: u64,
+    /// What its peer announced on it since it was opened.
+    pub heard: Heard,
     /// It is to be closed for this reason.
     pub verdict: Option<Break>,
 }
@@ -188,6 +191,7 @@ impl Stream {
             cancels: Vec::new(),
             silence: Silence::since(now),
             units: 0,
+            heard: Heard::new(now),
             verdict: None,
         }
     }
@@ -210,6 +214,7 @@ impl Stream {
         self.enter(Phase::Open);
         self.silence = Silence::since(now);
         self.units = 0;
+        self.heard = Heard::new(now);
         self.next_grant = 0;
     }
 

@@ -487,6 +487,29 @@ fn only_what_is_settled_is_recorded() {
     assert!(bench.node.is_wrong());
 }
 
+/// A copy of which something was read that was not received is not complete, also where that shows after it was reported to be.
+#[test]
+fn a_copy_that_rots_is_not_complete() {
+    let mut bench = Bench::after(&[Prepared, Received]);
+    bench.node.handle_rotten("f");
+    assert_eq!(
+        (bench.node.held(), bench.node.late_failure()),
+        (RangeSet::new(), None)
+    );
+    let done = bench.node.take_done(START).expect("a report");
+    assert!(
+        done.error.starts_with("f is not what was received"),
+        "{}",
+        done.error
+    );
+    let mut bench = Bench::after(&[
+        Prepared, Received, Asked, Synced, ReadBack, Renamed, Reported,
+    ]);
+    assert_eq!(bench.node.late_failure(), None);
+    bench.node.handle_rotten("f");
+    assert!(bench.node.late_failure().is_some());
+}
+
 /// A limit that changes, or is removed, while the sinks are made is not replaced by that of the plan, which is older.
 #[test]
 fn the_latest_limit_counts() {

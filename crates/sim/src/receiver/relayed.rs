@@ -1,6 +1,7 @@
 //! What fellow receivers announce to a receiver, and the hashes that it asks holders for.
 //!
-//! Bytes of rows are nowhere: the hash of a unit is made of its range, and a lying node's is another one.
+//! Bytes of rows are nowhere: the hash of a unit is made of its range, and a lying node's is another one. Of trees it is that of what a
+//! holder has.
 
 use std::collections::BTreeSet;
 
@@ -94,8 +95,12 @@ impl Receiver {
             .into_iter()
             .filter(|(_, node, _)| !around.dead[*node as usize])
         {
+            let digest = match &self.sink {
+                Some(sink) => sink.digest(unit, around.sent_mark(sink, node, unit)),
+                None => hash(unit),
+            };
             let fetch = self.machine.fetch_mut();
-            fetch.handle_digest(node, unit, hash(unit), now);
+            fetch.handle_digest(node, unit, digest, now);
         }
         for node in self.asked.open.clone() {
             let fetch = self.machine.fetch_mut();

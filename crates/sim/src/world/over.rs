@@ -115,6 +115,7 @@ impl World<'_> {
             moving_seconds: moving,
             wanted_bytes: self.coordinator.wanted_bytes(),
             delivered_bytes,
+            handed_on_bytes: carried().map(|carried| carried.handed_on_bytes).sum(),
             duplicate_bytes: carried().map(|carried| carried.duplicate_bytes).sum(),
             carried_bytes: carried().map(|carried| carried.bytes).sum(),
             delivered: union(&delivered_by_node.iter().collect::<Vec<_>>()),

@@ -147,6 +147,11 @@ impl Job {
             destinations: self.destinations,
             transfer: self.done,
         });
+        // Receivers that hand on are chosen apart from what else is drawn.
+        if self.seed.is_multiple_of(3) {
+            scenario = scenario.relayed();
+            scenario.scheduler = "auto".into();
+        }
         if !is_last {
             for _ in 0..self.chance.below(FAULTS_MAX + 1) {
                 scenario = self.fault(scenario);

@@ -16,9 +16,11 @@ impl Receiving {
         self.present = ranges;
     }
 
-    /// Of these, bytes that the node can give to others: they were checked, and lie where received ones do.
+    /// The node gives to others what it receives, and of what its destination has already these bytes: they were checked, and lie where
+    /// received ones do.
     pub fn handle_kept(&mut self, ranges: RangeSet) {
         self.kept = ranges;
+        self.relays.hand_on();
     }
 
     /// What the destination has already.

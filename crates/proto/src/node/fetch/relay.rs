@@ -17,9 +17,15 @@ use ropewalk_model::{Instant, Range, RangeSet};
 use super::{Event, Receiving};
 use crate::ledger::LaneId;
 
-/// Units of each fellow receiver's work whose hashes are asked for before they are taken: more than a lane has in transit, and
-/// few enough that hundreds of lanes take little memory.
-const AHEAD_UNITS: usize = 32;
+/// Bytes of each fellow receiver's work whose hashes are asked for before they are taken: a lane of 1.3 Gbit/s brings as many in
+/// 50 ms, in which an answer arrives ...
+const AHEAD_BYTES: u64 = 8 << 20;
+
+/// ... in at least so many units, which is more than a lane has in transit ...
+const AHEAD_UNITS_MIN: usize = 32;
+
+/// ... and at most so many: hundreds of lanes take little memory.
+const AHEAD_UNITS_MAX: usize = 128;
 
 /// Pieces of what one fellow receiver announced that are remembered: what it says beyond them is as if it had not.
 const PIECES_MAX: usize = 1 << 14;
@@ -41,14 +47,18 @@ struct Relay {
     announced: RangeSet,
     // Units of its work that were asked about and are not delivered.
     units: usize,
+    // Of these, where those begin that it has not announced.
+    early: BTreeSet<u64>,
 }
 
-/// See the module documentation. Bounded by [`AHEAD_UNITS`] and [`PIECES_MAX`] for each fellow receiver.
+/// See the module documentation. Bounded by [`AHEAD_UNITS_MAX`] and [`PIECES_MAX`] for each fellow receiver.
 #[derive(Debug, Default)]
 pub(super) struct Relays {
     all: BTreeMap<u32, Relay>,
     // By the unit's start.
     units: BTreeMap<u64, Unit>,
+    // Where this node hands on: by the start of each unit that was received, its end and hash.
+    own: Option<BTreeMap<u64, (u64, [u8; 32])>>,
 }
 
 impl Relays {
@@ -57,8 +67,16 @@ impl Relays {
         unit.filter(|unit| unit.range == range)
     }
 
-    /// Bytes are delivered, by whichever lane.
-    pub fn delivered(&mut self, range: Range) {
+    /// This node hands on what it receives.
+    pub fn hand_on(&mut self) {
+        self.own.get_or_insert_default();
+    }
+
+    /// Bytes are delivered, by whichever lane; their hash.
+    pub fn delivered(&mut self, range: Range, digest: Option<[u8; 32]>) {
+        if let Some((own, digest)) = self.own.as_mut().zip(digest) {
+            own.insert(range.start, (range.end, digest));
+        }
         while let Some((&start, _)) = self.units.range(range.start..range.end).next() {
             self.remove(start);
         }
@@ -68,6 +86,7 @@ impl Relays {
         let unit = self.units.remove(&start);
         if let Some(relay) = unit.and_then(|unit| self.all.get_mut(&unit.relay)) {
             relay.units -= 1;
+            relay.early.remove(&start);
         }
     }
 
@@ -131,8 +150,13 @@ impl Receiving {
         if announced.as_slice().len() <= PIECES_MAX {
             relay.announced = announced;
         }
-        let announced = &relay.announced;
-        let known = self.relays.units.values().filter(|unit| {
+        let (announced, units) = (&relay.announced, &self.relays.units);
+        let is_early = |start: &u64| {
+            let unit = units.get(start);
+            unit.is_some_and(|unit| !announced.contains_range(unit.range))
+        };
+        relay.early.retain(is_early);
+        let known = units.values().filter(|unit| {
             let is_there = unit.relay == node && unit.digest.is_some();
             is_there && announced.contains_range(unit.range)
         });
@@ -142,20 +166,55 @@ impl Receiving {
         self.ask_ahead(lane, unit_at);
     }
 
-    /// Asks for the hashes of the next units of a fellow receiver's work.
+    /// A fellow receiver announces more often than it may: nothing more is taken from it.
+    pub(in crate::node) fn handle_flood(&mut self, lane: LaneId, now: Instant) {
+        self.now = now;
+        if !self.listens(lane) {
+            return;
+        }
+        let relay = self.peer_name(lane);
+        self.note(format!(
+            "{relay} announced what it has far more often than twice a second: nothing more is taken from {relay}; check which \
+             program answers there"
+        ));
+        self.leave_out(lane, "it announced too often");
+        self.call_needed();
+        self.check_progress();
+    }
+
+    /// Nothing is taken from a fellow receiver any more.
+    fn leave_out(&mut self, lane: LaneId, reason: &str) {
+        let node = self.node_of(lane);
+        for rail in self.ledger.rails(lane).collect::<Vec<_>>() {
+            self.lane_ends(rail, reason);
+        }
+        self.relays.forget(node);
+    }
+
+    /// Asks for the hashes of the next units of a fellow receiver's work: of those that it has announced, and of others, which take at
+    /// most half of the place, as it may never have them.
     pub(super) fn ask_ahead(&mut self, lane: LaneId, unit_at: &dyn Fn(u64) -> Range) {
         let node = self.node_of(lane);
         let Some(relay) = self.relays.all.get(&node) else {
             return;
         };
+        let units_max = (AHEAD_BYTES / self.unit_len.max(1)) as usize;
+        let units_max = units_max.clamp(AHEAD_UNITS_MIN, AHEAD_UNITS_MAX);
+        let (early_max, early) = (units_max / 2, relay.early.len());
+        let known = relay.units - early;
         // Not for each unit that is delivered.
-        if relay.units > AHEAD_UNITS / 2 || self.finished {
+        let is_full = known > units_max / 4 && early > early_max / 2;
+        if is_full || known > units_max / 2 || self.finished {
             return;
         }
-        let mut wanted: Vec<(Range, Vec<u32>)> = Vec::new();
-        let mut space = AHEAD_UNITS - relay.units;
+        let mut wanted: Vec<(Range, Vec<u32>, bool)> = Vec::new();
+        let mut all_space = units_max.saturating_sub(relay.units);
         let mut seen = BTreeSet::new();
         for announced in [true, false] {
+            let mut space = match announced {
+                true => all_space,
+                false => all_space.min(early_max.saturating_sub(early)),
+            };
             for run in self.ledger.ready_of(lane) {
                 if space == 0 {
                     break;
@@ -182,14 +241,16 @@ impl Receiving {
                             let holders = run.holders.iter();
                             let holders = holders.filter(|lane| !self.ledger.is_relay(**lane));
                             let nodes = holders.map(|lane| self.node_of(*lane)).collect();
-                            wanted.push((unit, nodes));
+                            let is_early = !relay.announced.contains_range(unit);
+                            wanted.push((unit, nodes, is_early));
                             space -= 1;
+                            all_space -= 1;
                         }
                     }
                 }
             }
         }
-        for (range, holders) in wanted {
+        for (range, holders, is_early) in wanted {
             let Some(origin) = self.ask_origin(range, &holders, &BTreeSet::new()) else {
                 continue;
             };
@@ -203,6 +264,9 @@ impl Receiving {
             self.relays.units.insert(range.start, unit);
             if let Some(relay) = self.relays.all.get_mut(&node) {
                 relay.units += 1;
+                if is_early {
+                    relay.early.insert(range.start);
+                }
             }
         }
         self.call_seconds();
@@ -317,15 +381,19 @@ impl Receiving {
                 range.start,
                 range.end - 1
             ));
-            let node = self.node_of(lane);
-            for rail in self.ledger.rails(lane).collect::<Vec<_>>() {
-                self.lane_ends(rail, "it handed on wrong bytes");
-            }
-            self.relays.forget(node);
+            self.leave_out(lane, "it handed on wrong bytes");
         }
         self.ledger.failed(lane, range, now);
         self.call_needed();
         self.check_progress();
+    }
+
+    /// Whether what was read of the sink, to be handed on, is what was received; where that is known.
+    #[must_use]
+    pub fn is_as_received(&self, range: Range, digest: &[u8; 32]) -> bool {
+        let own = self.relays.own.as_ref();
+        let known = own.and_then(|own| own.get(&range.start));
+        known.is_none_or(|(end, received)| *end != range.end || received == digest)
     }
 
     /// The node whose bytes those of a lane are: the peer, or the holder that told their hash.

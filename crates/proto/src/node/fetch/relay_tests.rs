@@ -308,3 +308,85 @@ fn many_announced_pieces_are_forgotten_when_they_are_delivered() {
     receiving.handle_announced(TO_RELAY, &[chunk(3)], START + SECOND, &unit_at);
     assert_eq!(take(&mut receiving, TO_RELAY, START + SECOND), [chunk(3)]);
 }
+
+/// Hashes of units that a fellow receiver may never have do not take the place of those that it has: it is asked for these at once.
+#[test]
+fn units_that_are_not_announced_leave_room() {
+    let mut receiving = receiving(0..1, 1..200);
+    let early = answer(&mut receiving, START);
+    assert!((1..=16).contains(&early.len()), "{early:?}");
+    receiving.handle_announced(
+        TO_RELAY,
+        &[Range::new(chunk(100).start, chunk(140).start)],
+        START,
+        &unit_at,
+    );
+    let vouched = answer(&mut receiving, START);
+    assert!(
+        vouched.contains(&chunk(100)) && vouched.len() >= 16,
+        "{vouched:?}"
+    );
+    assert_eq!(take(&mut receiving, TO_RELAY, START)[0], chunk(100));
+    // What it has at last is no guess any more: others are asked for.
+    receiving.handle_announced(TO_RELAY, &[Range::new(0, chunk(9).start)], START, &unit_at);
+    let mut now = START;
+    while !carry_on(&mut receiving, &mut now) {
+        assert!(now < START + SECOND * 60, "{:?}", receiving.missing());
+    }
+}
+
+/// A holder is asked for as many hashes at once as fast relays bring units while an answer is on its way.
+#[test]
+fn hashes_keep_up_with_long_paths() {
+    let mut receiving = receiving(0..1, 1..200);
+    answer(&mut receiving, START);
+    receiving.handle_announced(
+        TO_RELAY,
+        &[Range::new(chunk(100).start, chunk(140).start)],
+        START,
+        &unit_at,
+    );
+    let Ask::Units(units) = receiving.next_digests(ORIGIN) else {
+        panic!("nothing is asked for");
+    };
+    // 1.3 Gbit/s is 8 MiB in 50 ms.
+    assert!(units.len() as u64 * CHUNK_LEN > 8 << 20, "{units:?}");
+}
+
+/// One that floods is named and left out, once, and what it announced is nothing.
+#[test]
+fn one_that_floods_is_left_out() {
+    let mut receiving = receiving(0..1, 1..9);
+    answer(&mut receiving, START);
+    receiving.handle_announced(TO_RELAY, &[Range::new(0, chunk(9).start)], START, &unit_at);
+    events(&mut receiving);
+    receiving.handle_flood(TO_RELAY, START);
+    receiving.handle_flood(TO_RELAY, START);
+    let said = events(&mut receiving);
+    let names = |event: &&Event| matches!(event, Event::Note(text) if text.contains("nothing more is taken from n1"));
+    assert_eq!(said.iter().filter(names).count(), 1, "{said:?}");
+    assert_eq!(take(&mut receiving, TO_RELAY, START), []);
+    let mut now = START;
+    while !carry_on(&mut receiving, &mut now) {
+        assert!(now < START + SECOND * 60, "{:?}", receiving.missing());
+    }
+    assert_eq!(receiving.pairs()[TO_RELAY].delivered, 0);
+}
+
+/// What is read to be handed on is compared with what was received, where this node hands on.
+#[test]
+fn rot_is_seen_where_it_is() {
+    for hands_on in [true, false] {
+        let mut receiving = receiving(0..3, 3..3);
+        if hands_on {
+            receiving.handle_kept(RangeSet::new());
+        }
+        for unit in take(&mut receiving, TO_ORIGIN, START) {
+            receiving.handle_unit(TO_ORIGIN, unit, Some(hash(unit)), START + SECOND);
+        }
+        assert!(receiving.is_as_received(chunk(1), &hash(chunk(1))));
+        assert_eq!(receiving.is_as_received(chunk(1), &[9; 32]), !hands_on);
+        // Of other bytes nothing is known.
+        assert!(receiving.is_as_received(chunk(7), &[9; 32]));
+    }
+}

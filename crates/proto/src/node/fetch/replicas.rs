@@ -26,9 +26,10 @@ use sample::mix;
 /// Holders that a sample is asked of: each costs a stream and a thread at both ends.
 const SECONDS_MAX: usize = 4;
 
-/// Bytes and units asked for and not answered, for each holder: enough to keep a disk busy.
-const OUTSTANDING_BYTES_MAX: u64 = 8 << 20;
-const OUTSTANDING_UNITS_MAX: usize = 64;
+/// Bytes and units asked for and not answered, for each holder: enough to keep a disk busy, and what fellow receivers of 10 Gbit/s
+/// together bring in 50 ms, in which an answer arrives. A holder keeps 40 bytes of each unit that it is asked for.
+const OUTSTANDING_BYTES_MAX: u64 = 64 << 20;
+const OUTSTANDING_UNITS_MAX: usize = 1024;
 
 /// Answers for a sample are awaited for so long after the last byte, and for a part of the time that the transfer took ...
 const GRACE_TIME: Nanos = Nanos::from_secs(1);

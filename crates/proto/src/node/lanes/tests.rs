@@ -786,3 +786,45 @@ fn windows_know_the_number_of_streams() {
         .into();
     assert!(windows[0] < windows[1], "{windows:?}");
 }
+
+/// A peer whose announcements never end is left out, however often its stream is asked; as many as waited for minutes are not too many.
+#[test]
+fn floods_of_announcements_end() {
+    let mut bench = Bench::new(4, 1);
+    let holder = Peer {
+        node: 2,
+        name: "b".into(),
+        relays: true,
+        ..Peer::default()
+    };
+    let revision = Revision {
+        peers: vec![holder],
+        runs: vec![Run {
+            relay: Some(2),
+            ..run(10, 4, 1)
+        }],
+        ..Revision::default()
+    };
+    bench.node.handle_revision(&revision, START);
+    bench.drain();
+    let to_relay = |id: &StreamId| bench.node.peer(id.lane).node == 2;
+    let id = *bench
+        .started
+        .iter()
+        .find(|id| to_relay(id))
+        .expect("a lane to it");
+    let id = bench.found(id, DIRECT);
+    bench.open(id);
+    let announce = |bench: &mut Bench, times: u64| {
+        for at in 0..times {
+            let some = Range::new(at, at + 1);
+            bench
+                .node
+                .handle_announced(id, &[some], bench.now, &unit_at);
+        }
+        bench.drain();
+        bench.node.fetch().listens(id.lane)
+    };
+    assert!(announce(&mut bench, 600));
+    assert!(!announce(&mut bench, 2_000));
+}
