@@ -9,7 +9,7 @@ use ropewalk_model::{
 };
 use ropewalk_proto::control::ToAgent;
 use ropewalk_proto::coordinator::{
-    Action, Complete, Coordinator, Earlier, Gone, NodeSetup, Planned, PlannedRun,
+    Action, Complete, Coordinator, Earlier, Gone, NodeSetup, Planned, PlannedRun, Purpose,
 };
 use ropewalk_proto::report::{ControlReport, ErrorKind, Event, Outcome, Report};
 use ropewalk_sched::{AUTO, Bound, RelayPlan};
@@ -431,12 +431,11 @@ impl Driver {
                         self.share();
                     }
                     let scheduler = self.request.options.scheduler.clone();
-                    let (first, spares) = (purpose.first, purpose.spares);
+                    let asked = purpose.clone();
                     self.connections.flush();
-                    let result = tokio::task::spawn_blocking(move || {
-                        plan(&problem, &scheduler, first, spares)
-                    })
-                    .await;
+                    let result =
+                        tokio::task::spawn_blocking(move || plan(&problem, &scheduler, &asked))
+                            .await;
                     let result = result
                         .unwrap_or_else(|_| Err("the scheduler failed; this is a bug".into()));
                     let now = self.now();
@@ -498,26 +497,26 @@ async fn lost(ranks: Option<&Ranks>) -> String {
 }
 
 /// Makes a schedule and checks it before anybody acts on it.
-fn plan(problem: &Problem, scheduler: &str, first: bool, spares: usize) -> Result<Planned, String> {
+fn plan(problem: &Problem, scheduler: &str, purpose: &Purpose) -> Result<Planned, String> {
     let is_auto = scheduler == AUTO;
     let scheduler = ropewalk_sched::by_name(scheduler).map_err(|e| e.to_string())?;
     let (schedule, name) = scheduler.plan_named(problem).map_err(|e| e.to_string())?;
     ropewalk_model::verify(problem, &schedule).map_err(|e| wrong(&e))?;
     let seconds = schedule.predicted_seconds(problem);
-    if first
+    if purpose.first
         && is_auto
-        && let Some(gaining) =
-            ropewalk_sched::gaining_relays(problem, seconds).map_err(|e| e.to_string())?
+        && let Some(gaining) = ropewalk_sched::gaining_relays(problem, seconds, purpose.is_guess)
+            .map_err(|e| e.to_string())?
     {
-        return planned_with_relays(problem, gaining, spares);
+        return planned_with_relays(problem, gaining, purpose.spares);
     }
     // The bound of the report is that of the whole transfer.
-    let bound = match first {
+    let bound = match purpose.first {
         true => Some(ropewalk_sched::bound(problem).map_err(|e| e.to_string())?),
         false => None,
     };
     Ok(Planned {
-        runs: planned_runs(receiver_runs(problem, &schedule, spares)),
+        runs: planned_runs(receiver_runs(problem, &schedule, purpose.spares)),
         scheduler: name.into(),
         is_near_bound: scheduler.is_near_bound(),
         predicted_seconds: seconds,

@@ -72,13 +72,37 @@ pub fn plan_relays(problem: &Problem) -> Result<RelayPlan, PlanError> {
 /// A plan with relays for a transfer, and the bound with them, where they gain at least [`TRANSFER_GAIN_MIN`].
 ///
 /// * `seconds`: what the plan without relays takes.
+/// * `is_guess`: speeds are not known. They gain then where they would if senders had half of their speeds, and are planned so:
+///   receivers that need not hand on cost a few percent, senders that are slower than was guessed cost the factor by which they are.
 ///
 /// # Errors
 /// As [`plan_relays`].
 pub fn gaining_relays(
     problem: &Problem,
     seconds: f64,
+    is_guess: bool,
 ) -> Result<Option<(RelayPlan, Bound)>, PlanError> {
+    if !is_guess || !relays(problem) {
+        return gaining(problem, seconds);
+    }
+    let mut slower = problem.clone();
+    for sender in &mut slower.senders {
+        sender.up = (sender.up / 2).max(1);
+    }
+    let (_, quality) = plan_auto(&slower)?;
+    let Some((plan, _)) = gaining(&slower, quality.predicted_seconds)? else {
+        return Ok(None);
+    };
+    let bound = relay_bound(problem)?;
+    let plan = RelayPlan {
+        seconds: plan.schedule.predicted_seconds(problem),
+        bound_seconds: bound.seconds,
+        ..plan
+    };
+    Ok(Some((plan, bound)))
+}
+
+fn gaining(problem: &Problem, seconds: f64) -> Result<Option<(RelayPlan, Bound)>, PlanError> {
     let gains = |with: f64| with < seconds * (1.0 - TRANSFER_GAIN_MIN);
     if !relays(problem) {
         return Ok(None);

@@ -452,7 +452,7 @@ fn a_trunk_is_crossed_once() {
 fn transfers_have_relays_where_they_gain() {
     let gains = |problem: &Problem| {
         let (_, quality) = plan_auto(problem).unwrap();
-        let found = gaining_relays(problem, quality.predicted_seconds).unwrap();
+        let found = gaining_relays(problem, quality.predicted_seconds, false).unwrap();
         if let Some((plan, bound)) = &found {
             assert!(
                 plan.seconds < quality.predicted_seconds * 0.9 && !plan.schedule.relayed.is_empty()
@@ -476,4 +476,18 @@ fn transfers_have_relays_where_they_gain() {
     parts.receivers[0].ranges = RangeSet::from(Range::new(0, 500));
     parts.receivers[1].ranges = RangeSet::from(Range::new(500, 1000));
     assert!(!gains(&parts));
+    // Senders that were guessed to be as fast as receivers may not be; where there are twice as many they may.
+    let guessed = |problem: &Problem| {
+        let (_, quality) = plan_auto(problem).unwrap();
+        let found = gaining_relays(problem, quality.predicted_seconds, true).unwrap();
+        if let Some((plan, bound)) = &found {
+            verify_relays(problem, &plan.schedule).unwrap();
+            assert_eq!(plan.seconds, plan.schedule.predicted_seconds(problem));
+            assert_eq!(*bound, relay_bound(problem).unwrap());
+        }
+        found.is_some()
+    };
+    assert!(guessed(&copies(&[100, 100], &equal, 1000)));
+    assert!(!guessed(&copies(&[100; 4], &equal, 1000)));
+    assert!(!guessed(&copies(&[100], &equal[..1], 1000)) && !guessed(&parts));
 }

@@ -7,8 +7,8 @@ use ropewalk_model::{
 };
 use ropewalk_proto::control::{Options, Same, ToAgent, to_agent};
 use ropewalk_proto::coordinator::{
-    Action, Coordinator, Destinations, Incomplete, Mapping, Planned, PlannedRun, Rails, Relay,
-    Setup, Sources,
+    Action, Coordinator, Destinations, Incomplete, Mapping, Planned, PlannedRun, Purpose, Rails,
+    Relay, Setup, Sources,
 };
 use ropewalk_proto::report::Outcome;
 use ropewalk_sched::{AUTO, PlanError, Scheduler};
@@ -395,7 +395,7 @@ impl<'a> World<'a> {
                     self.mail.send_to_agent(node, message, self.now);
                 }
                 Action::Plan(purpose, problem) => {
-                    let planned = plan(&problem, self.scheduler.as_ref(), purpose.spares);
+                    let planned = plan(&problem, self.scheduler.as_ref(), &purpose);
                     assert!(
                         purpose.first || planned.is_ok(),
                         "a re-plan failed: {planned:?}"
@@ -525,18 +525,22 @@ fn options(scenario: &Scenario) -> Options {
 }
 
 /// As the master's driver plans, without the bound.
-fn plan(problem: &Problem, scheduler: &dyn Scheduler, spares: usize) -> Result<Planned, PlanError> {
+fn plan(
+    problem: &Problem,
+    scheduler: &dyn Scheduler,
+    purpose: &Purpose,
+) -> Result<Planned, PlanError> {
     let schedule = scheduler.plan(problem)?;
     ropewalk_model::verify(problem, &schedule)
         .unwrap_or_else(|error| panic!("the schedule is wrong: {error}"));
     let seconds = schedule.predicted_seconds(problem);
     if scheduler.name() == AUTO
-        && let Some((plan, _)) = ropewalk_sched::gaining_relays(problem, seconds)?
+        && let Some((plan, _)) = ropewalk_sched::gaining_relays(problem, seconds, purpose.is_guess)?
     {
         verify_relays(problem, &plan.schedule)
             .unwrap_or_else(|error| panic!("the schedule with relays is wrong: {error}"));
         return Ok(Planned {
-            runs: planned_runs(relay_runs(problem, &plan.schedule, spares)),
+            runs: planned_runs(relay_runs(problem, &plan.schedule, purpose.spares)),
             scheduler: scheduler.name().into(),
             is_near_bound: true,
             predicted_seconds: plan.seconds,
@@ -544,7 +548,7 @@ fn plan(problem: &Problem, scheduler: &dyn Scheduler, spares: usize) -> Result<P
         });
     }
     Ok(Planned {
-        runs: planned_runs(receiver_runs(problem, &schedule, spares)),
+        runs: planned_runs(receiver_runs(problem, &schedule, purpose.spares)),
         scheduler: scheduler.name().into(),
         is_near_bound: scheduler.is_near_bound(),
         predicted_seconds: seconds,

@@ -95,6 +95,31 @@ fn copies_cost_little() {
     }
 }
 
+/// As many senders as receivers, and no speeds declared: senders that are slower than receivers, which no one knows, do not hold them;
+/// where all are equally fast, receivers that hand on cost little.
+#[test]
+fn senders_may_be_slower_than_they_were_guessed() {
+    const LEN: u64 = 128 * MIB;
+    for (senders, gains) in [([0.2, 0.2, 0.8, 0.8], true), ([1.0; 4], false)] {
+        let ups = senders.map(|part| Speed::both(LINK * part));
+        let speeds = ups.into_iter().chain([Speed::both(LINK); 4]).collect();
+        let scenario = copies(4, 4, LEN, speeds);
+        let (with, without) = (
+            moving(&scenario.clone().relayed().run()),
+            moving(&scenario.run()),
+        );
+        let share = with / bound(&scenario, LEN);
+        println!(
+            "{senders:?}: {share:.3} of the bound, {:.3} of without",
+            with / without
+        );
+        match gains {
+            true => assert!(with < without * 0.7, "{with} s, without {without} s"),
+            false => assert!(with < without * 1.1, "{with} s, without {without} s"),
+        }
+    }
+}
+
 /// One receiver at a tenth of the speed, in or out: the others are done as if it were not there.
 #[test]
 fn a_slow_receiver_holds_nobody() {

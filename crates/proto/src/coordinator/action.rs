@@ -29,6 +29,8 @@ pub struct Purpose {
     pub first: bool,
     /// It plans work that receivers gave up, over the speed that what they kept leaves free.
     pub in_round: bool,
+    /// Speeds are being found out: those of the problem are guesses.
+    pub is_guess: bool,
     /// Other holders to name for each run.
     pub spares: usize,
     /// Node number of each sender of the problem.

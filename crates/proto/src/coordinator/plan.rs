@@ -135,10 +135,12 @@ impl Coordinator {
         };
         let numbers: Vec<u32> = receivers.iter().map(|(n, _)| *n).collect();
         room.add_links_left(self.view(), &mut problem, &senders, &numbers);
+        let is_guess = first && self.balancer.is_exploring();
         let purpose = Purpose {
             first,
             in_round,
-            spares: match first && self.balancer.is_exploring() {
+            is_guess,
+            spares: match is_guess {
                 true => SPARES_EXPLORING,
                 false => SPARES,
             },

@@ -102,6 +102,7 @@ impl Coordinator {
         if !self.ask_plan(false, work.takers, &BTreeSet::new(), Some(work.room)) {
             // Nothing is left to plan, or no node holds it any more.
             let purpose = Purpose {
+                is_guess: false,
                 first: false,
                 in_round: true,
                 spares: 0,
