@@ -23,6 +23,7 @@ mod counts;
 mod dial;
 mod door;
 mod error;
+mod examine;
 mod find;
 mod forward;
 mod handing;

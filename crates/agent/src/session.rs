@@ -12,6 +12,7 @@ use tokio::sync::{OwnedRwLockReadGuard, mpsc, watch};
 use tokio::task::JoinHandle;
 
 use crate::door::Place;
+use crate::examine::Examining;
 use crate::forward::{self, FORWARDS_MAX, Forward};
 use crate::incoming::{Caller, Refusal};
 use crate::masters::Connected;
@@ -105,6 +106,7 @@ pub(crate) async fn converse<S>(
         stream: None,
         forward: None,
         at_work: None,
+        examining: Arc::default(),
         outbox,
         ended: false,
     };
@@ -246,6 +248,7 @@ struct Session {
     stream: Option<Arc<Stream>>,
     forward: Option<Arc<Forward>>,
     outbox: mpsc::UnboundedSender<FromAgent>,
+    examining: Arc<Examining>,
     // From when there is a transfer until its files are in order.
     at_work: Option<OwnedRwLockReadGuard<()>>,
     // The last answer is on its way; the connection closes once it is written.
@@ -329,6 +332,7 @@ impl Session {
                     }
                 }
             }
+            Some(to_agent::Body::Examine(asked)) => self.examine(asked),
             Some(to_agent::Body::Expand(expand)) => {
                 let shared = self.shared.clone();
                 let expanding = tokio::task::spawn_blocking(move || shared.host.expand(&expand.patterns));
@@ -451,6 +455,28 @@ impl Session {
             found.extend(is_meant(own).then(|| Running::Tunnel(forward.clone())));
         }
         found
+    }
+
+    /// Examines the host beside the connection, whose end stops that.
+    fn examine(&mut self, asked: control::Examine) {
+        let Ok(at_work) = self.shared.host.work.clone().try_read_owned() else {
+            return self.refuse("the agent is about to end");
+        };
+        // Until its files are removed, too.
+        self.at_work = self.shared.host.work.clone().try_read_owned().ok();
+        if !self.examining.begin() {
+            return self.refuse("this host is being examined; wait for the answer");
+        }
+        let log = &self.shared.host.log;
+        log.say(|| format!("{}: examines this host", self.caller));
+        let (shared, examining) = (self.shared.clone(), self.examining.clone());
+        let outbox = self.outbox.clone();
+        tokio::task::spawn_blocking(move || {
+            let examined = examining.answer(&asked, &shared.host);
+            let body = Some(from_agent::Body::Examined(examined));
+            let _ = outbox.send(FromAgent { body });
+            drop(at_work);
+        });
     }
 
     async fn open(&mut self, open: control::Open) {
@@ -588,6 +614,8 @@ impl Session {
     }
 
     async fn close(&mut self, shutdown: watch::Receiver<bool>) {
+        let examining = self.examining.clone();
+        let _ = tokio::task::spawn_blocking(move || examining.end()).await;
         if let Some((_, work)) = self.finishing.take() {
             let _ = work.await;
         }

@@ -8,6 +8,7 @@ mod choices;
 mod copy;
 mod demo;
 mod desk;
+mod doctor;
 mod endpoint;
 pub mod escape;
 mod filter;
@@ -105,6 +106,8 @@ enum Command {
     Plan(plan::PlanArgs),
     /// Serve this host's folders to masters that hold a token
     Agent(agent::AgentArgs),
+    /// Measure hosts and the paths between them: what a copy will take, what binds it, what to change
+    Doctor(doctor::DoctorArgs),
     /// Show which standing agents answer, and what they do
     Agents(agents::AgentsArgs),
     /// Carry out transfers that are handed over with --detach, from a queue that survives crashes
@@ -169,6 +172,7 @@ pub fn main() -> ExitCode {
         Command::Stage => stream::stage(),
         Command::Rank(args) => stream::rank(&args),
         Command::Agent(args) => end(agent::run(&args)),
+        Command::Doctor(args) => end(doctor::run(&args)),
         Command::Agents(args) => end(agents::run(&args)),
         Command::Serve(args) => end(serve::run(&args)),
         Command::Queue(args) => end(serve::queue::run(&args)),

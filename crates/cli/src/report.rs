@@ -16,6 +16,7 @@ mod losses;
 #[cfg(test)]
 mod sample;
 
+pub(crate) use bottleneck::{advice, name as cause_name};
 pub(crate) use brief::{count, thousands};
 pub(crate) use full::listed;
 pub(crate) use listing::listed_line;

@@ -23,6 +23,7 @@ fn help_is_as_recorded() {
         "agent",
         "status",
         "agents",
+        "doctor",
         "cancel",
         "clean",
         "join",

@@ -142,6 +142,7 @@ mod tests {
             sent: 0,
             done: None,
             finished: None,
+            tcp: None,
             lost: None,
             landed,
             skipped,

@@ -17,6 +17,7 @@ mod absent;
 mod adviser;
 mod compare;
 mod connections;
+mod doctor;
 mod drive;
 mod expand;
 mod kept;
@@ -40,6 +41,7 @@ mod tunneling;
 mod tunnels;
 mod wire;
 
+pub use doctor::{DoctorHost, doctor};
 pub use drive::Cancel;
 pub use expand::{Agents, Expansion, expand};
 pub use members::{Joined, Joining, Members, MembersError};

@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use ropewalk_model::{Instant, Problem};
-use ropewalk_proto::control::{self, Blast, Done, Gaps, Listed, PairDone};
+use ropewalk_proto::control::{self, Blast, Done, Gaps, Listed, PairDone, TcpStatus};
 use ropewalk_proto::coordinator::{Basis, Busy, Cause, Coordinator, NodeSummary, change};
 use ropewalk_proto::report::{
     BlastReport, BottleneckCause, BottleneckReport, BoundReport, ControlReport, ErrorKind, Event,
-    GapReport, NodeProgress, NodeReport, Outcome, PairReport, Report, SourcesReport, StreamsReport,
+    GapReport, NetworkReport, NodeProgress, NodeReport, Outcome, PairReport, Report, SourcesReport,
+    StreamsReport,
 };
 use ropewalk_proto::route::Way;
 
@@ -472,6 +473,19 @@ fn pair_report(sender: &str, receiver: &str, pair: &PairDone) -> PairReport {
     }
 }
 
+fn network(tcp: &TcpStatus) -> NetworkReport {
+    let seconds = |microseconds: u32| f64::from(microseconds) / 1e6;
+    NetworkReport {
+        streams: tcp.streams,
+        round_trip_seconds: seconds(tcp.rtt_microseconds),
+        least_round_trip_seconds: seconds(tcp.rtt_microseconds_min),
+        segment_bytes: tcp.segment,
+        segments: tcp.segments,
+        repeated_segments: tcp.repeated,
+        window_bytes: tcp.window,
+    }
+}
+
 /// One node's line: its last report counts, and what made it fail.
 fn node_report(node: &NodeSummary<'_>) -> NodeReport {
     let mut line = NodeReport {
@@ -488,6 +502,7 @@ fn node_report(node: &NodeSummary<'_>) -> NodeReport {
         line.processor_seconds = seconds(usage.processor);
         line.resident_max_bytes = usage.resident_max;
     }
+    line.network = node.tcp.as_ref().map(network);
     let best = [
         node.done.map_or(0, |done| done.best_second),
         node.finished.map_or(0, |finished| finished.best_second),

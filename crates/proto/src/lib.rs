@@ -11,6 +11,7 @@ pub mod byte_stream;
 pub mod codes;
 pub mod control;
 pub mod coordinator;
+pub mod doctor;
 pub mod handover;
 pub mod launched;
 pub mod ledger;

@@ -819,6 +819,28 @@ pub struct NodeReport {
     pub best_bits_per_second: f64,
     /// What ended the node's part early.
     pub error: Option<String>,
+    /// What the kernel said last of the TCP connections on which it sends; absent where there were none.
+    #[serde(default)]
+    pub network: Option<NetworkReport>,
+}
+
+/// What the kernel said of the TCP connections on which a node sends.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct NetworkReport {
+    /// Connections that were open then.
+    pub streams: u32,
+    /// Mean round trip over them.
+    pub round_trip_seconds: f64,
+    /// The least one seen, that of an empty path.
+    pub least_round_trip_seconds: f64,
+    /// Payload of a full segment.
+    pub segment_bytes: u32,
+    /// Data segments sent, those sent again included.
+    pub segments: u64,
+    /// Of these, those sent again.
+    pub repeated_segments: u64,
+    /// Bytes on their way that windows or buffers of the hosts allow a stream; 0 where they were not the limit.
+    pub window_bytes: u32,
 }
 
 /// One sender-receiver pair.

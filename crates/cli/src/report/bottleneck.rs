@@ -32,7 +32,7 @@ fn part(one: &BottleneckReport) -> String {
 }
 
 /// What it is, with its place.
-fn name(one: &BottleneckReport) -> String {
+pub(crate) fn name(one: &BottleneckReport) -> String {
     use BottleneckCause as Of;
     let at = |what: &str| match &one.node {
         Some(node) => format!("{what} {}", escape::line(node)),
@@ -64,7 +64,7 @@ fn name(one: &BottleneckReport) -> String {
 }
 
 /// What helps against it.
-fn advice(one: &BottleneckReport, encrypted: bool) -> &'static str {
+pub(crate) fn advice(one: &BottleneckReport, encrypted: bool) -> &'static str {
     use BottleneckCause as Of;
     match one.cause {
         Of::Starting => "start agents before (`ropewalk agent`), or send more at once",

@@ -6,6 +6,7 @@ mod changes;
 #[path = "../common/mod.rs"]
 mod common;
 mod control;
+mod doctor;
 mod hosts;
 mod paths;
 mod rails;

@@ -204,6 +204,7 @@ fn nodes(rounds: &[Report]) -> Vec<NodeReport> {
         sum.resident_max_bytes = sum.resident_max_bytes.max(line.resident_max_bytes);
         sum.best_bits_per_second = sum.best_bits_per_second.max(line.best_bits_per_second);
         sum.error.clone_from(&line.error);
+        sum.network = line.network.clone().or(sum.network.take());
     }
     all.into_values().collect()
 }

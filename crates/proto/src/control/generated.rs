@@ -3,7 +3,7 @@
 pub struct ToAgent {
     #[prost(
         oneof = "to_agent::Body",
-        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 20, 50, 60, 61, 62, 70"
+        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 20, 50, 60, 61, 62, 70"
     )]
     pub body: ::core::option::Option<to_agent::Body>,
 }
@@ -39,6 +39,8 @@ pub mod to_agent {
         Look(super::Look),
         #[prost(message, tag = "14")]
         There(super::There),
+        #[prost(message, tag = "15")]
+        Examine(super::Examine),
         #[prost(message, tag = "20")]
         Route(super::Route),
         #[prost(message, tag = "50")]
@@ -57,7 +59,7 @@ pub mod to_agent {
 pub struct FromAgent {
     #[prost(
         oneof = "from_agent::Body",
-        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 20, 50, 60, 61, 62, 63, 70"
+        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 15, 20, 50, 60, 61, 62, 63, 70"
     )]
     pub body: ::core::option::Option<from_agent::Body>,
 }
@@ -91,6 +93,8 @@ pub mod from_agent {
         Present(super::Present),
         #[prost(message, tag = "13")]
         Listing(super::Listing),
+        #[prost(message, tag = "15")]
+        Examined(super::Examined),
         #[prost(message, tag = "20")]
         Route(super::Route),
         #[prost(message, tag = "50")]
@@ -1305,6 +1309,85 @@ pub struct Matches {
     /// why there are none
     #[prost(string, tag = "2")]
     pub error: ::prost::alloc::string::String,
+}
+/// Before a transfer, or without one: what the host can do. One at a time on a connection.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Examine {
+    /// whose disk is measured; empty: none is
+    #[prost(bytes = "vec", tag = "1")]
+    pub folder: ::prost::alloc::vec::Vec<u8>,
+    /// instead of measuring: this name in the folder is removed when the connection ends ...
+    #[prost(bytes = "vec", tag = "2")]
+    pub file: ::prost::alloc::vec::Vec<u8>,
+    /// ... and a file of so many bytes is made of it now; 0 = none is
+    #[prost(uint64, tag = "3")]
+    pub file_bytes: u64,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Examined {
+    #[prost(uint32, tag = "1")]
+    pub processors: u32,
+    /// bytes per second of one processor, as the next two
+    #[prost(uint64, tag = "2")]
+    pub hash: u64,
+    #[prost(uint64, tag = "3")]
+    pub seal: u64,
+    #[prost(uint64, tag = "4")]
+    pub copy: u64,
+    #[prost(message, repeated, tag = "5")]
+    pub interfaces: ::prost::alloc::vec::Vec<Examinee>,
+    /// of the kernel, by name
+    #[prost(message, repeated, tag = "6")]
+    pub settings: ::prost::alloc::vec::Vec<Setting>,
+    /// most that the agent may have open
+    #[prost(uint64, tag = "7")]
+    pub open_files: u64,
+    /// absent where none was named, or it could not be measured
+    #[prost(message, optional, tag = "8")]
+    pub disk: ::core::option::Option<Disk>,
+    /// why not, or why the file was not made
+    #[prost(string, tag = "9")]
+    pub error: ::prost::alloc::string::String,
+}
+/// An interface.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Examinee {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    #[prost(string, repeated, tag = "2")]
+    pub addresses: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// 0 = not known
+    #[prost(uint32, tag = "3")]
+    pub mtu: u32,
+    /// 0 = not known
+    #[prost(uint64, tag = "4")]
+    pub rate: u64,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Setting {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub value: ::prost::alloc::string::String,
+}
+/// The disk of a folder, by files that are removed again.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Disk {
+    /// bytes per second of one large file, its sync included
+    #[prost(uint64, tag = "1")]
+    pub write: u64,
+    /// of the same file, not from memory where the file system lets go of that
+    #[prost(uint64, tag = "2")]
+    pub read: u64,
+    /// time of a sync of one small write
+    #[prost(uint64, tag = "3")]
+    pub sync: u64,
+    /// small files per second that are created, written and renamed
+    #[prost(uint64, tag = "4")]
+    pub files: u64,
+    /// bytes
+    #[prost(uint64, tag = "5")]
+    pub free: u64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct StatusQuery {

@@ -79,8 +79,7 @@ struct Reported {
     receiving: Waits,
     // What was added by the last report.
     sent_of_late: Waits,
-    segments: u64,
-    repeated: u64,
+    tcp: Option<TcpStatus>,
     // Of the segments of the last report, those that were sent again.
     loss: f64,
     // Windows or buffers limit most streams.
@@ -153,8 +152,9 @@ impl Reported {
             self.sending = *sending;
         }
         if let Some(tcp) = tcp {
-            let segments = tcp.segments.saturating_sub(self.segments);
-            let repeated = tcp.repeated.saturating_sub(self.repeated);
+            let before = self.tcp.unwrap_or_default();
+            let segments = tcp.segments.saturating_sub(before.segments);
+            let repeated = tcp.repeated.saturating_sub(before.repeated);
             if segments > 0 {
                 self.loss = repeated as f64 / segments as f64;
             }
@@ -162,7 +162,7 @@ impl Reported {
             if tcp.rtt_microseconds > tcp.rtt_microseconds_min / 2 * 3 {
                 self.loss = 0.0;
             }
-            (self.segments, self.repeated) = (tcp.segments, tcp.repeated);
+            self.tcp = Some(*tcp);
             self.is_windowed = tcp.window > 0;
             self.is_queued = tcp.queued > 0;
         }
@@ -234,6 +234,11 @@ fn shares_of_sender(
 }
 
 impl Coordinator {
+    /// What a node last said of the streams that it sends on.
+    pub(super) fn last_tcp(&self, node: u32) -> Option<TcpStatus> {
+        self.bottleneck.nodes.get(&node)?.tcp
+    }
+
     /// A sender's report.
     pub(super) fn observe_sending(
         &mut self,

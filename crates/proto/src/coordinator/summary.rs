@@ -4,7 +4,7 @@ use ropewalk_model::Instant;
 
 use super::arrivals::{SECOND_TIME, WINDOW_TIME};
 use super::{Basis, Coordinator, Planned};
-use crate::control::{Done, Finished, Landed};
+use crate::control::{Done, Finished, Landed, TcpStatus};
 
 /// One node as the coordinator sees it.
 #[derive(Clone, Debug)]
@@ -33,6 +33,8 @@ pub struct NodeSummary<'a> {
     pub done: Option<&'a Done>,
     /// Its final report.
     pub finished: Option<&'a Finished>,
+    /// What it last said of the streams that it sends on.
+    pub tcp: Option<TcpStatus>,
     /// Why it is lost.
     pub lost: Option<&'a str>,
     /// What it found where it gave files their names.
@@ -95,6 +97,7 @@ impl Coordinator {
                 sent: sent[at],
                 done: node.done.as_deref(),
                 finished: node.finished.as_deref(),
+                tcp: self.last_tcp(at as u32),
                 lost: node.lost.as_deref(),
                 landed: node.landed(),
                 skipped: node.of_sources(|source| source.skipped),

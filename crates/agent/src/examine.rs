@@ -1,0 +1,241 @@
+//! What `doctor` asks of a host: its processors, interfaces, kernel settings, and the disk of a folder. All of it takes a few seconds at
+//! most, and stops when the connection ends; files that were made are removed then.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::Mutex;
+use ropewalk_lane::{interfaces, open_files};
+use ropewalk_proto::control::{Examine, Examined, Examinee, Setting};
+
+use crate::host::Host;
+
+mod disk;
+mod processor;
+
+/// Settings of the kernel that decide how fast a transfer may be.
+const SETTINGS: [&str; 10] = [
+    "net.core.rmem_max",
+    "net.core.wmem_max",
+    "net.core.default_qdisc",
+    "net.ipv4.tcp_rmem",
+    "net.ipv4.tcp_wmem",
+    "net.ipv4.tcp_window_scaling",
+    "net.ipv4.tcp_moderate_rcvbuf",
+    "net.ipv4.tcp_congestion_control",
+    "net.ipv4.tcp_available_congestion_control",
+    "net.ipv4.tcp_slow_start_after_idle",
+];
+
+/// How names of files begin that may be made, and are removed when the connection ends.
+const NAME_BEGINS: &str = "ropewalk-doctor-";
+
+/// What is examined over one connection.
+#[derive(Debug, Default)]
+pub(crate) struct Examining {
+    is_at_work: AtomicBool,
+    // The connection has ended.
+    is_over: AtomicBool,
+    // Files that go with it.
+    left: Mutex<Vec<PathBuf>>,
+}
+
+impl Examining {
+    /// Whether nothing else is being examined over the connection; then this is, until [`answer`](Self::answer) returns.
+    pub fn begin(&self) -> bool {
+        !self.is_at_work.swap(true, Ordering::Relaxed)
+    }
+
+    fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::SeqCst)
+    }
+
+    /// Examines what is asked for.
+    pub fn answer(&self, asked: &Examine, host: &Host) -> Examined {
+        let answer = match asked.file.is_empty() {
+            true => self.measure(&asked.folder, host),
+            false => Examined {
+                error: self.keep(asked, host).err().unwrap_or_default(),
+                ..Examined::default()
+            },
+        };
+        self.is_at_work.store(false, Ordering::Relaxed);
+        answer
+    }
+
+    fn measure(&self, folder: &[u8], host: &Host) -> Examined {
+        let mut examined = Examined {
+            processors: std::thread::available_parallelism().map_or(1, |count| count.get() as u32),
+            hash: processor::hash(),
+            seal: processor::seal(),
+            copy: processor::copy(),
+            interfaces: interfaces::usable(&[]).iter().map(examinee).collect(),
+            settings: SETTINGS.iter().filter_map(|name| setting(name)).collect(),
+            open_files: open_files::limit() as u64,
+            ..Examined::default()
+        };
+        if !folder.is_empty() {
+            let folder = writable(folder, host);
+            match folder.and_then(|folder| disk::measure(&folder, &|| self.is_over())) {
+                Ok(disk) => examined.disk = Some(disk),
+                Err(error) => examined.error = error,
+            }
+        }
+        examined
+    }
+
+    /// Has a file removed when the connection ends, and makes it first where it is to have bytes.
+    fn keep(&self, asked: &Examine, host: &Host) -> Result<(), String> {
+        let name = std::str::from_utf8(&asked.file).unwrap_or_default();
+        let is_plain = |name: &str| !name.contains('/') && name.len() < 100;
+        if !name.starts_with(NAME_BEGINS) || !is_plain(name) {
+            return Err(format!("{name:?} is no name of a file that is examined"));
+        }
+        let path = writable(&asked.folder, host)?.join(name);
+        // What stands there is not this connection's.
+        if path.symlink_metadata().is_ok() {
+            return Err(format!("{} exists already", path.display()));
+        }
+        self.left.lock().push(path.clone());
+        match asked.file_bytes {
+            0 => Ok(()),
+            bytes => disk::make(&path, bytes, &|| self.is_over()),
+        }
+    }
+
+    /// The connection has ended: what is being measured stops, and its files are removed.
+    pub fn end(&self) {
+        self.is_over.store(true, Ordering::SeqCst);
+        for path in std::mem::take(&mut *self.left.lock()) {
+            // The copy of a file may never have got its name.
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+/// The folder, resolved, where it may be written.
+fn writable(folder: &[u8], host: &Host) -> Result<PathBuf, String> {
+    let folder = Path::new(OsStr::from_bytes(folder));
+    let resolved = host.roots.resolve_write(folder);
+    let resolved = resolved.map_err(|error| error.to_string())?;
+    match resolved.is_dir() {
+        true => Ok(resolved),
+        false => Err(format!(
+            "{} is not a folder; name one that exists",
+            folder.display()
+        )),
+    }
+}
+
+fn examinee(interface: &interfaces::Interface) -> Examinee {
+    let mtu = Path::new("/sys/class/net")
+        .join(&interface.name)
+        .join("mtu");
+    let mtu = std::fs::read_to_string(mtu).unwrap_or_default();
+    let addresses = interface.networks.iter();
+    Examinee {
+        name: interface.name.clone(),
+        addresses: addresses.map(|(address, _)| address.to_string()).collect(),
+        mtu: mtu.trim().parse().unwrap_or(0),
+        rate: interfaces::rate(std::slice::from_ref(interface)),
+    }
+}
+
+/// A setting as the kernel has it; `None` where it has none.
+fn setting(name: &str) -> Option<Setting> {
+    let path = Path::new("/proc/sys").join(name.replace('.', "/"));
+    let text = std::fs::read_to_string(path).ok()?;
+    let words: Vec<&str> = text.split_whitespace().collect();
+    Some(Setting {
+        name: name.to_owned(),
+        value: words.join(" "),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::ffi::OsStrExt as _;
+
+    use ropewalk_store::{Access, Roots};
+
+    use super::*;
+
+    fn host(folder: &Path) -> Host {
+        Host {
+            roots: Roots::new(vec![(folder.to_owned(), Access::ReadWrite)]).unwrap(),
+            ..Host::alone()
+        }
+    }
+
+    fn names(folder: &Path) -> usize {
+        std::fs::read_dir(folder).unwrap().count()
+    }
+
+    /// All that is asked for has a number, and no file stays.
+    #[test]
+    fn hosts_are_examined() {
+        let place = tempfile::tempdir().unwrap();
+        let folder = place.path().as_os_str().as_bytes().to_vec();
+        let asked = Examine {
+            folder,
+            ..Examine::default()
+        };
+        let examining = Examining::default();
+        assert!(examining.begin() && !examining.begin());
+        let found = examining.answer(&asked, &host(place.path()));
+        assert!(examining.begin());
+        assert_eq!(found.error, "");
+        let disk = found.disk.unwrap();
+        let numbers = [
+            found.hash, found.seal, found.copy, disk.write, disk.read, disk.files,
+        ];
+        assert!(numbers.iter().all(|number| *number > 0), "{numbers:?}");
+        assert!(found.processors > 0 && found.open_files > 0);
+        let rmem = found
+            .settings
+            .iter()
+            .find(|one| one.name == "net.ipv4.tcp_rmem");
+        assert_eq!(rmem.unwrap().value.split(' ').count(), 3);
+        assert_eq!(names(place.path()), 0);
+    }
+
+    /// Files go with the connection; other names, places and files that are there are refused, and stay.
+    #[test]
+    fn files_are_removed_at_the_end() {
+        let place = tempfile::tempdir().unwrap();
+        let host = host(place.path());
+        let folder = place.path().as_os_str().as_bytes().to_vec();
+        let keep = |examining: &Examining, file: &str, file_bytes: u64| {
+            let asked = Examine {
+                folder: folder.clone(),
+                file: file.into(),
+                file_bytes,
+            };
+            examining.answer(&asked, &host).error
+        };
+        let examining = Examining::default();
+        assert_eq!(keep(&examining, "ropewalk-doctor-1", 3_000_000), "");
+        let made = place.path().join("ropewalk-doctor-1");
+        assert_eq!(made.metadata().unwrap().len(), 3_000_000);
+        assert_eq!(keep(&examining, "ropewalk-doctor-2", 0), "");
+        std::fs::write(place.path().join("ropewalk-doctor-2"), "x").unwrap();
+        std::fs::write(place.path().join("ropewalk-doctor-3"), "x").unwrap();
+        std::fs::write(place.path().join("own"), "x").unwrap();
+        for name in ["ropewalk-doctor-3", "own", "ropewalk-doctor-/../own"] {
+            assert_ne!(keep(&examining, name, 0), "", "{name}");
+        }
+        let outside = Examine {
+            folder: b"/".to_vec(),
+            file: b"ropewalk-doctor-4".to_vec(),
+            file_bytes: 1,
+        };
+        assert_ne!(examining.answer(&outside, &host).error, "");
+        examining.end();
+        assert_eq!(names(place.path()), 2);
+        // What is asked for after the end makes nothing that stays.
+        assert_ne!(keep(&examining, "ropewalk-doctor-5", 3_000_000), "");
+        assert_eq!(names(place.path()), 2);
+    }
+}
