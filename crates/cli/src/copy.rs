@@ -18,7 +18,7 @@ use crate::endpoint::{self, Endpoint, Side};
 use crate::filter::FilterArgs;
 use crate::inputs::{Handed, Inputs};
 use crate::launch::Job;
-use crate::options::{DetachArgs, HabitArgs, MoveArgs, OutputArgs};
+use crate::options::{DetachArgs, HabitArgs, MoveArgs, OutputArgs, PageArgs};
 use crate::sources;
 use crate::tree::TreeArgs;
 use crate::wildcards::{self, Asked, Expand};
@@ -98,6 +98,9 @@ pub(crate) struct CopyArgs {
 
     #[command(flatten)]
     pub output: OutputArgs,
+
+    #[command(flatten)]
+    pub page: PageArgs,
 
     #[command(flatten)]
     pub detach: DetachArgs,
@@ -213,6 +216,7 @@ impl CopyArgs {
     /// A file that only this process has.
     pub(crate) fn handed(&self) -> Result<Handed> {
         self.moving.check_detached()?;
+        self.page.check_detached()?;
         let (_, to) = self.endpoints()?;
         let from = self
             .endpoints

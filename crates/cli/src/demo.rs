@@ -285,8 +285,9 @@ async fn demonstrate(folder: &Path, args: &DemoArgs, prepared: &Prepared) -> Res
     let output = OutputArgs {
         json: false,
         quiet: false,
-        report: true,
+        verbose: true,
         progress: args.progress,
+        page: None,
     };
     let asked = Asked::Transfer(Box::new(request));
     let last = |show: run::Transfer, report| {

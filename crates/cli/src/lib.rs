@@ -23,6 +23,7 @@ mod metrics;
 #[path = "../../../fuzz/mutate.rs"]
 mod mutate;
 mod options;
+mod page_file;
 mod plan;
 mod ports;
 mod print;
@@ -153,14 +154,14 @@ pub fn main() -> ExitCode {
     match arguments.command {
         Command::Copy(args) => match args.detach.detach && !is_job() {
             true => detach(args.asked(), &args.output, || args.handed()),
-            false => start(args.asked(), &args.output),
+            false => start(args.asked(), &args.output.with_page(&args.page)),
         },
         Command::Check(args) => start(args.asked(), &args.output),
         Command::Put(args) => start(
             args.request().map(Box::new).map(Asked::Transfer),
-            args.output(),
+            &args.output(),
         ),
-        Command::Get(args) => start(args.asked(), args.output()),
+        Command::Get(args) => start(args.asked(), &args.output()),
         Command::Transfer(args) => transfer(&args, &matches),
         Command::Plan(args) => {
             sys::end_on_closed_pipe();
@@ -271,7 +272,7 @@ fn transfer(args: &transfer::TransferArgs, matches: &clap::ArgMatches) -> ExitCo
     let asked = Ok(Asked::Transfer(Box::new(request)));
     match args.detach.detach && !is_job() {
         true => detach(asked, &args.output, || args.handed(text)),
-        false => start(asked, &args.output),
+        false => start(asked, &args.output.with_page(&args.page)),
     }
 }
 

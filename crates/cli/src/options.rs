@@ -15,6 +15,7 @@ use ropewalk_model::{ByteRate, Bytes};
 use crate::choices::{MonitorArg, RelayArg, SameArg, StripingArg, VerifyArg};
 use crate::desk;
 use crate::endpoint::host_of;
+use crate::page_file::PageFile;
 use crate::ports::Ports;
 use crate::{sys, token};
 pub use values::remembering_file;
@@ -346,8 +347,8 @@ pub(crate) struct OutputArgs {
     /// The whole report at the end
     ///
     /// Every node, every pair, control traffic, all notes
-    #[arg(long, short = 'v', alias = "verbose", help_heading = "Output")]
-    pub report: bool,
+    #[arg(long, short = 'v', help_heading = "Output")]
+    pub verbose: bool,
 
     /// Progress on standard error
     ///
@@ -361,6 +362,40 @@ pub(crate) struct OutputArgs {
         help_heading = "Output"
     )]
     pub progress: ProgressArg,
+
+    /// The page that the report becomes, too.
+    #[arg(skip)]
+    pub page: Option<PageFile>,
+}
+
+/// What transfers make of their report.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct PageArgs {
+    /// Also write the report as a page for a browser, with plots of rates and of what held the transfer back
+    #[arg(long, hide_short_help = true, hide_long_help = true, value_name = "FILE.html", value_parser = PageFile::parse, help_heading = "Output")]
+    pub report: Option<PageFile>,
+}
+
+impl OutputArgs {
+    /// With the page that these ask for.
+    pub(crate) fn with_page(&self, page: &PageArgs) -> Self {
+        Self {
+            page: page.report.clone(),
+            ..self.clone()
+        }
+    }
+}
+
+impl PageArgs {
+    /// Refuses a page of what this command does not see to its end.
+    pub(crate) fn check_detached(&self) -> Result<()> {
+        if self.report.is_some() {
+            bail!(
+                "--report: a job that is handed over has no page; leave out --detach, or --report"
+            );
+        }
+        Ok(())
+    }
 }
 
 /// Options of commands that can be handed over.

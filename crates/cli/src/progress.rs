@@ -84,7 +84,7 @@ impl Progress {
             ProgressArg::Never => Place::Silent,
             ProgressArg::Auto if output.json => Place::Silent,
             ProgressArg::Auto if !terminal => Place::Rare {
-                awaiting: output.report,
+                awaiting: output.verbose,
             },
             ProgressArg::Always if !terminal => Place::Lines(None),
             ProgressArg::Auto | ProgressArg::Always => Place::Bars(Bars::new()),

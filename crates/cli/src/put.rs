@@ -14,7 +14,7 @@ use ropewalk_model::{Bytes, Range};
 
 use crate::copy;
 use crate::endpoint::{self, Endpoint, Side};
-use crate::options::{HabitArgs, MoveArgs, OutputArgs};
+use crate::options::{HabitArgs, MoveArgs, OutputArgs, PageArgs};
 use crate::wildcards::{self, Asked, Expand};
 
 /// Arguments of `ropewalk put`.
@@ -67,6 +67,9 @@ struct PartArgs {
 
     #[command(flatten)]
     output: OutputArgs,
+
+    #[command(flatten)]
+    page: PageArgs,
 }
 
 const PUT_EXAMPLES: &str = "\
@@ -106,8 +109,8 @@ impl PutArgs {
         self.part.request(from, to)
     }
 
-    pub(crate) fn output(&self) -> &OutputArgs {
-        &self.part.output
+    pub(crate) fn output(&self) -> OutputArgs {
+        self.part.output.with_page(&self.part.page)
     }
 }
 
@@ -145,8 +148,8 @@ impl GetArgs {
         })))
     }
 
-    pub(crate) fn output(&self) -> &OutputArgs {
-        &self.part.output
+    pub(crate) fn output(&self) -> OutputArgs {
+        self.part.output.with_page(&self.part.page)
     }
 }
 

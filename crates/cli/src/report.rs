@@ -13,6 +13,7 @@ mod brief;
 mod full;
 mod listing;
 mod losses;
+mod page;
 #[cfg(test)]
 mod sample;
 
@@ -20,6 +21,7 @@ pub(crate) use bottleneck::{advice, name as cause_name};
 pub(crate) use brief::{count, thousands};
 pub(crate) use full::listed;
 pub(crate) use listing::listed_line;
+pub(crate) use page::page;
 
 /// Prints the report as far as it is asked for, and the error.
 ///
@@ -27,7 +29,7 @@ pub(crate) use listing::listed_line;
 pub(crate) fn print(report: &Report, output: &OutputArgs, shown: &[String]) {
     let text = match output.quiet {
         true => error(report),
-        false => text(report, output.report, shown),
+        false => text(report, output.verbose, shown),
     };
     let _ = std::io::stderr().lock().write_all(text.as_bytes());
 }

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use crate::Usage;
 use crate::inputs::{Handed, Inputs, Text};
 use crate::job;
-use crate::options::{DetachArgs, MoveArgs, OutputArgs};
+use crate::options::{DetachArgs, MoveArgs, OutputArgs, PageArgs};
 
 /// Arguments of `ropewalk transfer`.
 #[derive(Args, Clone, Debug)]
@@ -35,6 +35,9 @@ pub(crate) struct TransferArgs {
 
     #[command(flatten)]
     pub output: OutputArgs,
+
+    #[command(flatten)]
+    pub page: PageArgs,
 
     #[command(flatten)]
     pub detach: DetachArgs,
@@ -186,6 +189,7 @@ impl TransferArgs {
     /// A file that only this process has.
     pub(crate) fn handed(&self, text: String) -> Result<Handed> {
         self.moving.check_detached()?;
+        self.page.check_detached()?;
         Ok(Handed {
             priority: self.detach.priority,
             inputs: Inputs {

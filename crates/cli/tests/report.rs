@@ -25,7 +25,7 @@ fn a_report_is_two_lines() {
     );
     let ran = place.run(&["copy", "-q", "f", "g"]).assert_status(0);
     assert_eq!((ran.out(), ran.err()), (String::new(), String::new()));
-    for option in ["-v", "--report", "--verbose"] {
+    for option in ["-v", "--verbose"] {
         let ran = place.run(&["copy", option, "f", "g"]).assert_status(0);
         assert!(
             ran.err().contains("\ncontrol    ") && ran.out().is_empty(),
@@ -33,6 +33,42 @@ fn a_report_is_two_lines() {
             ran.err()
         );
     }
+}
+
+/// A page is written beside the two lines; a name that may be a source, or is in no folder, is refused before anything moves.
+#[test]
+fn a_report_becomes_a_page() {
+    let place = Place::new();
+    std::fs::write(place.path("f"), vec![1; 20_000_000]).unwrap();
+    let ran = place.run(&["copy", "--report", "page.html", "f", "g<&>"]);
+    assert!(ran.err().starts_with("done: 20 MB"), "{}", ran.err());
+    ran.assert_status(0);
+    let page = std::fs::read_to_string(place.path("page.html")).unwrap();
+    for part in [
+        "<svg",
+        "this host (source)",
+        "this host (copy)",
+        "done: 20 MB",
+    ] {
+        assert!(page.contains(part), "{part}: {page}");
+    }
+    assert!(
+        page.ends_with("</html>\n") && !page.contains("<script"),
+        "{page}"
+    );
+    for (name, part) in [("absent/page.html", "make it first"), ("f", "-v prints")] {
+        place
+            .run(&["copy", "--report", name, "f", "h"])
+            .assert_status(2)
+            .assert_says(part);
+    }
+    let ran = place.run(&["copy", "--report", "page.html", "absent", "h"]);
+    ran.assert_status(4);
+    let page = std::fs::read_to_string(place.path("page.html")).unwrap();
+    assert!(
+        page.contains("REFUSED") && !place.path("h").exists(),
+        "{page}"
+    );
 }
 
 /// A cancelled transfer is one line, which says that what had come is removed; and it is.
@@ -143,7 +179,7 @@ fn declared_speeds_that_are_too_low_are_said() {
         (&bound["exceeded"], &bound["share"]),
         (&true.into(), &serde_json::Value::Null)
     );
-    let ran = place.run(&[&rate[..], &["--report"]].concat());
+    let ran = place.run(&[&rate[..], &["-v"]].concat());
     ran.assert_status(0)
         .assert_says("faster than the declared speeds");
 }

@@ -16,6 +16,8 @@ use ropewalk_proto::route::Way;
 use crate::landing;
 use crate::request::Request;
 
+mod timeline;
+
 /// Of less time the best second says nothing.
 const BEST_SECOND_OF_MIN: f64 = 3.0;
 
@@ -309,6 +311,7 @@ pub(crate) fn final_report(
         report.nodes.push(node_report(node));
     }
     report.bottlenecks = bottlenecks(&report, coordinator, moving);
+    report.timeline = timeline::timeline(coordinator, moving, report.finish_seconds);
     tell_missing(&mut report, coordinator, outcome);
     (report.left_out, report.left_out_more) = coordinator.left_out();
     let landing = &mut report.landing;

@@ -89,6 +89,7 @@ mod streams;
 mod summary;
 #[cfg(test)]
 mod tests;
+mod timeline;
 mod view;
 
 pub use action::{Action, Basis, Planned, PlannedRun, Purpose};
@@ -113,6 +114,7 @@ pub use setup::{
 pub use shared_rows::with_all_files;
 pub use streams::{Ends, Tuned};
 pub use summary::NodeSummary;
+pub use timeline::{NODES_MAX as TIMELINE_NODES_MAX, Point};
 use view::View;
 
 /// Speed assumed for a node when none is known (1 Gbit/s): only ratios matter to the plan.
@@ -144,6 +146,7 @@ pub struct Coordinator {
     balancer: balancer::Balancer,
     streams: streams::Streams,
     bottleneck: bottleneck::Bottleneck,
+    timeline: timeline::Timeline,
     lease: limit::Lease,
     ending: finish::Ending,
     earlier: Earlier,
@@ -178,6 +181,7 @@ impl Coordinator {
             balancer: balancer::Balancer::new(nodes.len(), now),
             streams: streams::Streams::default(),
             bottleneck: bottleneck::Bottleneck::default(),
+            timeline: timeline::Timeline::default(),
             lease: limit::Lease::default(),
             ending: finish::Ending::default(),
             earlier: Earlier::default(),

@@ -365,6 +365,9 @@ pub struct Report {
     /// What held the transfer back, the largest share first; empty where it was too short to see.
     #[serde(default)]
     pub bottlenecks: Vec<BottleneckReport>,
+    /// What happened when; absent where no byte moved. Of several rounds it is that of the last one.
+    #[serde(default)]
+    pub timeline: Option<TimelineReport>,
     /// What was checked: `none`, `fragment`, `tree` or `sink`.
     pub verify: String,
     /// Whether data streams were sealed.
@@ -458,6 +461,7 @@ impl Report {
             bound_basis: "none".into(),
             own_best_second_bits_per_second: None,
             bottlenecks: Vec::new(),
+            timeline: None,
             verify: String::new(),
             encrypted: true,
             roots: BTreeMap::new(),
@@ -758,6 +762,30 @@ pub struct BottleneckReport {
     pub peer: Option<String>,
     /// Of the whole time, 0 to 1.
     pub share: f64,
+}
+
+/// Rates and causes over time, from the first grant on: at most 240 points of one or more seconds, the last one shorter.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct TimelineReport {
+    /// Names of the nodes whose rates the points have, in their order; empty where there are more than 64: then a point has the sum.
+    pub nodes: Vec<String>,
+    /// What happened, in order.
+    pub points: Vec<PointReport>,
+}
+
+/// A second, or several.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct PointReport {
+    /// Its end.
+    pub seconds: f64,
+    /// Its length.
+    pub length_seconds: f64,
+    /// What others received from each node.
+    pub sent_bits_per_second: Vec<f64>,
+    /// What each node received.
+    pub received_bits_per_second: Vec<f64>,
+    /// What held the transfer back in it, the largest share of it first.
+    pub bottlenecks: Vec<BottleneckReport>,
 }
 
 /// What can hold a transfer back.

@@ -1,4 +1,4 @@
-//! Every row of the report: `--report`.
+//! Every row of the report: `-v`.
 
 use std::fmt::Write as _;
 
@@ -22,11 +22,8 @@ pub(super) fn rows(report: &Report) -> String {
     out
 }
 
-fn write(out: &mut String, report: &Report) -> std::fmt::Result {
-    writeln!(out, "transfer   {}", report.transfer)?;
-    if let Some(sources) = &report.sources {
-        writeln!(out, "sources    {sources} (by paths, sizes and times)")?;
-    }
+/// How long each part took, and the rate.
+pub(super) fn times(report: &Report) -> String {
     let waited = match report.awaited_end_seconds > 0.0 {
         true => format!(
             "{} waiting for an earlier transfer to end, ",
@@ -40,14 +37,21 @@ fn write(out: &mut String, report: &Report) -> std::fmt::Result {
         true => format!(", {} removing", format_seconds(report.removing_seconds)),
         false => String::new(),
     };
-    writeln!(
-        out,
+    format!(
         "time       {} to reach the nodes, {} to open and plan, {waited}then {} while moving, {} syncing at the end{removing}",
         format_seconds(report.reach_seconds),
         format_seconds(report.start_seconds),
         rate(report.moving_bits_per_second),
         format_seconds(syncing)
-    )?;
+    )
+}
+
+fn write(out: &mut String, report: &Report) -> std::fmt::Result {
+    writeln!(out, "transfer   {}", report.transfer)?;
+    if let Some(sources) = &report.sources {
+        writeln!(out, "sources    {sources} (by paths, sizes and times)")?;
+    }
+    writeln!(out, "{}", times(report))?;
     if let Some(line) = bound::known(report) {
         writeln!(out, "{line}")?;
     }

@@ -62,6 +62,8 @@ impl Transfer {
             status => status,
         };
         let unwritten = unwritten(&report);
+        let page = output.page.as_ref();
+        let page = page.map_or(Ok(()), |file| file.write(&report::page(&report)));
         match output.json {
             true => printer.event(&Event::Ended {
                 report: Box::new(report),
@@ -71,6 +73,12 @@ impl Transfer {
         let printed = printer.end();
         if status == 0 {
             printed.context(unwritten)?;
+            page?;
+        } else if let Err(error) = page {
+            eprintln!(
+                "ropewalk: {}",
+                crate::escape::lines(&crate::with_causes(&error))
+            );
         }
         Ok(ExitCode::from(status))
     }

@@ -52,7 +52,7 @@ pub(crate) fn hand_over(
     let job = match runtime.block_on(master.submit(&submission)) {
         Ok(job) => job,
         Err(JobError::Absent { reason, .. }) => {
-            if args.output.report {
+            if args.output.verbose {
                 let reason = escape::line(&reason);
                 eprintln!(
                     "note: no `ropewalk serve` at {at} ({reason}): this command is the master"
@@ -62,7 +62,7 @@ pub(crate) fn hand_over(
         }
         Err(error) => return Err(Unusable(refused(&error)).into()),
     };
-    let output = &args.output;
+    let output = &args.output.with_page(&args.page);
     if args.detach.detach {
         match output.json {
             true => say(format_args!("{{\"job\":{job},\"at\":\"{at}\"}}")),

@@ -171,7 +171,7 @@ impl Show {
         }
         let text = match self.output.quiet {
             true => error(report),
-            false => text(report, self.output.report),
+            false => text(report, self.output.verbose),
         };
         let _ = std::io::stderr().lock().write_all(text.as_bytes());
         Ok(status)

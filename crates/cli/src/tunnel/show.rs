@@ -189,7 +189,7 @@ impl Show {
         }
         let text = match report.outcome {
             Outcome::Cancelled if self.output.quiet => String::new(),
-            Outcome::Cancelled => summary(report, self.output.report),
+            Outcome::Cancelled => summary(report, self.output.verbose),
             _ => {
                 let error = report.error.as_deref().unwrap_or("unknown");
                 let word = match report.outcome {

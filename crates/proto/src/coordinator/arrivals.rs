@@ -51,6 +51,11 @@ impl Arrivals {
         }
     }
 
+    /// Bytes in all.
+    pub fn total(&self) -> u64 {
+        self.notes.back().map_or(0, |(_, total)| *total)
+    }
+
     /// Bytes per second over the window that ends now; of one that is `done` until now, of another until it last spoke.
     pub fn rate(&self, window: Nanos, is_done: bool, now: Instant) -> f64 {
         let Some(&(last_at, last)) = self.notes.back() else {

@@ -117,6 +117,11 @@ pub(super) struct Bottleneck {
 }
 
 impl Bottleneck {
+    /// Time that was dealt to each cause so far.
+    pub(super) fn times(&self) -> &BTreeMap<Cause, f64> {
+        &self.causes
+    }
+
     fn count(&mut self, cause: Cause, time: f64) {
         let is_kept = self.causes.len() < CAUSES_MAX || self.causes.contains_key(&cause);
         match is_kept {

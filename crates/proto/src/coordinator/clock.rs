@@ -67,6 +67,9 @@ impl Coordinator {
     pub fn handle_timer(&mut self, now: Instant) {
         self.clock.now = now;
         self.excuse_absence(now);
+        if self.phase == Phase::Moving {
+            self.note_second(now, false);
+        }
         match self.phase {
             Phase::Opening if now.since(self.clock.start_at) > OPEN_TIME_MAX => {
                 let late = (0..).zip(&self.nodes).filter(|(_, n)| n.opened.is_none());

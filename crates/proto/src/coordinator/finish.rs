@@ -289,6 +289,9 @@ impl Coordinator {
         }
         self.note_not_listed();
         self.observe_last_waits();
+        if let Some(ended_at) = self.clock.last_done_at {
+            self.note_second(ended_at, true);
+        }
         let missing = !self.missing().is_empty();
         let (outcome, error) = match (&self.ending.failure, missing) {
             (Some(failure), _) if self.is_refused() => {

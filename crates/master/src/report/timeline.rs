@@ -1,0 +1,69 @@
+//! What happened when, as the report has it.
+
+use ropewalk_proto::coordinator::{Coordinator, Point, TIMELINE_NODES_MAX};
+use ropewalk_proto::report::{BottleneckCause, BottleneckReport, PointReport, TimelineReport};
+
+use super::named;
+
+/// Each second, the time after the last byte as that of syncing; `None` where no byte moved.
+///
+/// * `moving`: from the first grant to the last receiver's end, in seconds.
+/// * `finish`: part of it after the last byte.
+pub(super) fn timeline(
+    coordinator: &Coordinator,
+    moving: f64,
+    finish: f64,
+) -> Option<TimelineReport> {
+    let summary = coordinator.summary();
+    let names: Vec<&str> = summary.iter().map(|node| node.name).collect();
+    let syncs_last = summary
+        .iter()
+        .max_by_key(|node| node.done.map_or(0, |done| done.syncing));
+    let syncing = BottleneckReport {
+        cause: BottleneckCause::Syncing,
+        node: syncs_last.map(|node| node.name.to_owned()),
+        peer: None,
+        share: 1.0,
+    };
+    let received_at = (moving - finish).max(0.0);
+    let points = coordinator.timeline().iter().map(|point| {
+        let mut report = of_point(point, &names);
+        if report.bottlenecks.is_empty() && report.seconds > received_at && finish > 0.0 {
+            report.bottlenecks.push(syncing.clone());
+        }
+        report
+    });
+    let points: Vec<PointReport> = points.collect();
+    let named = names.iter().map(|name| (*name).to_owned());
+    let nodes = match names.len() <= TIMELINE_NODES_MAX {
+        true => named.collect(),
+        false => Vec::new(),
+    };
+    (!points.is_empty()).then_some(TimelineReport { nodes, points })
+}
+
+fn of_point(point: &Point, names: &[&str]) -> PointReport {
+    let name = |node: u32| names.get(node as usize).map(|name| (*name).to_owned());
+    // Whole bits, and thousandths: that is what can be seen.
+    let rates = |rates: &[f64]| rates.iter().map(|rate| (rate * 8.0).round()).collect();
+    let thousandths = |value: f64| (value * 1000.0).round() / 1000.0;
+    let causes = point.causes.iter().map(|(cause, share)| {
+        let (cause, node, peer) = named(cause.clone());
+        BottleneckReport {
+            cause,
+            node: match node {
+                Ok(node) => name(node),
+                Err(trunk) => trunk,
+            },
+            peer: peer.and_then(name),
+            share: thousandths(*share),
+        }
+    });
+    PointReport {
+        seconds: thousandths(point.end.as_seconds()),
+        length_seconds: thousandths(point.length.as_seconds()),
+        sent_bits_per_second: rates(&point.sent),
+        received_bits_per_second: rates(&point.received),
+        bottlenecks: causes.filter(|one| one.share > 0.0).collect(),
+    }
+}
