@@ -566,7 +566,9 @@ impl<B> Process<B> {
             Role::Sink if self.taken > 0 => Wait::Work,
             _ if self.queued > 0 || is_sending => Wait::Output,
             _ if !self.has_input_ended() => Wait::Input,
-            _ => Wait::Work,
+            // Only the ends of blocks are left to write.
+            Role::Source | Role::Relay => Wait::Output,
+            Role::Program | Role::Sink => Wait::Work,
         }
     }
 }

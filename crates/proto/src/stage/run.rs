@@ -13,8 +13,7 @@
 use ropewalk_model::{Instant, Nanos};
 
 use super::account::Account;
-use super::report::bound_by;
-use super::{group_name, group_of};
+use super::group_name;
 
 /// Processes that lost a peer report this as soon as the node of that peer reports why. Its report is waited for so long.
 const CAUSE_TIMEOUT: Nanos = Nanos::from_millis(500);
@@ -88,6 +87,15 @@ pub struct Progress {
     pub has_ended: bool,
 }
 
+impl Progress {
+    /// How long it has waited for no other group.
+    #[must_use]
+    pub fn working(&self) -> Nanos {
+        let waited = self.waited_input.0 + self.waited_output.0;
+        Nanos(self.elapsed.0.saturating_sub(waited))
+    }
+}
+
 /// What the master does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
@@ -138,6 +146,8 @@ pub struct Run {
     // Bytes of all processes, and when something last happened.
     moved: u64,
     moved_at: Instant,
+    // How long each process had worked then.
+    worked: Vec<Nanos>,
 }
 
 impl Run {
@@ -165,6 +175,7 @@ impl Run {
             stall,
             moved: 0,
             moved_at: now,
+            worked: vec![Nanos(0); (nodes * groups) as usize],
         }
     }
 
@@ -197,6 +208,7 @@ impl Run {
         let moved = self.progress.iter().map(bytes).sum();
         if moved > self.moved || syncs || ends {
             (self.moved, self.moved_at) = (moved, now);
+            self.worked = self.progress.iter().map(Progress::working).collect();
         }
         if self.phase == Phase::Moving && self.progress.iter().all(|one| one.has_ended) {
             match self.verify() {
@@ -308,6 +320,15 @@ impl Run {
         self.moved_at + self.patience()
     }
 
+    /// How long the processes of a group have worked since a block moved, in nanoseconds. What they did before that explains no stall.
+    fn worked_since(&self, group: u32) -> u64 {
+        let nodes = self.nodes.len();
+        let first = group as usize * nodes;
+        let processes = self.progress.iter().zip(&self.worked).skip(first);
+        let worked = |(now, then): (&Progress, &Nanos)| now.working().0.saturating_sub(then.0);
+        processes.take(nodes).map(worked).sum()
+    }
+
     /// What it means that nothing happens.
     fn stalled(&self) -> Failure {
         let seconds = self.patience().as_seconds();
@@ -329,8 +350,7 @@ impl Run {
                 format!("has not confirmed its file for {seconds} s; it may have its name or not"),
             ),
             Phase::Moving | Phase::Over => {
-                let stages = self.stages(self.groups);
-                let slowest = bound_by(&stages).and_then(|stage| group_of(&stage.stage));
+                let slowest = (0..self.groups).max_by_key(|group| self.worked_since(*group));
                 let text = "the other groups wait for this one (--stall sets the time)";
                 let message = format!("no block has moved for {seconds} s; {text}");
                 (Cause::Process, None, slowest, message)

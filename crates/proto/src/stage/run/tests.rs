@@ -226,6 +226,26 @@ fn syncing_is_no_stall() {
     );
 }
 
+/// The group that works while nothing moves is named, not the one that worked longest before.
+#[test]
+fn slow_starts_explain_no_stall() {
+    let mut run = moving();
+    let status = |bytes, elapsed, input, output| Progress {
+        has_ended: false,
+        elapsed: Nanos::from_secs(elapsed),
+        waited_input: Nanos::from_secs(input),
+        waited_output: Nanos::from_secs(output),
+        ..done(bytes, bytes)
+    };
+    run.handle_progress(at(20), 0, 2, status(4, 18, 18, 0));
+    run.handle_progress(at(20), 0, 0, status(5, 20, 0, 0));
+    // The first group has worked for 20 s and waits; the last one has worked for 10 s since, and for 10 s at all.
+    run.handle_progress(at(30), 0, 0, status(5, 30, 0, 10));
+    run.handle_progress(at(30), 0, 2, status(4, 28, 18, 0));
+    assert_eq!(run.poll(at(80)), Some(Action::Finish { commit: false }));
+    assert_eq!(run.failure().unwrap().group, Some(2));
+}
+
 /// The last state of a process that has ended is repeated, and the others stand still: a stall.
 #[test]
 fn ended_processes_keep_no_stream_alive() {
