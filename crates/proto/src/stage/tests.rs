@@ -502,6 +502,25 @@ fn a_slow_process_slows_the_first() {
     assert_eq!(source.wait(), Wait::Output);
 }
 
+/// A source that has made all it has waits for the next group alone, until the ends are written.
+#[test]
+fn a_source_that_has_ended_waits_for_its_output() {
+    let mut source: Process<()> = Process::new(Settings {
+        role: Role::Source,
+        node: 0,
+        group: 0,
+        inputs: 0,
+        outputs: 1,
+        block: 4096,
+        buffers: 4,
+        deal: Deal::Random,
+        seed: 3,
+    });
+    assert_eq!(source.wait(), Wait::Work);
+    source.close();
+    assert_eq!(source.wait(), Wait::Output);
+}
+
 /// Names go on after Z, and each names one group.
 #[test]
 fn groups_have_names() {
