@@ -8,10 +8,11 @@ use std::time::Duration;
 use ropewalk_lane::preface::{self, Kind, MacKey, Preface};
 use ropewalk_lane::seal::{PairSecret, derive};
 use ropewalk_lane::{ReceiveHalf, TcpInfo, tls, unix};
-use ropewalk_proto::control::Peer;
+use ropewalk_proto::control::{LaneKind, Peer};
 use ropewalk_proto::route::Way;
 
 use crate::AgentError;
+use crate::beside;
 use crate::bridge::Bridge;
 use crate::dial::Target;
 use crate::member::Member;
@@ -328,6 +329,15 @@ impl Connected {
         self.greet(member, via, 0).is_ok()
     }
 
+    /// A stream without a socket, where the peer is served by this process and no other way was asked for.
+    fn beside(&self, member: &Member, index: u32) -> Option<Box<dyn ReceiveHalf>> {
+        let is_near = matches!(self.address, Address::Unix(_)) && !self.peer.relays;
+        if !is_near || member.options.lane() != LaneKind::Auto {
+            return None;
+        }
+        beside::stream(member, (&self.peer.instance, self.peer.node), index)
+    }
+
     /// Opens one more stream, over a rail or as the pair was connected.
     pub fn join(
         &self,
@@ -335,6 +345,9 @@ impl Connected {
         via: &Via,
         index: u32,
     ) -> Result<(Box<dyn ReceiveHalf>, &'static str), AgentError> {
+        if let Some(half) = self.beside(member, index) {
+            return Ok((half, "direct"));
+        }
         let (socket, nonce) = self.greet(member, via, index)?;
         let options = streams::of_stream(&member.options, index);
         let kind = match &self.address {

@@ -15,6 +15,7 @@
 #![forbid(unsafe_code)]
 
 mod awaited;
+mod beside;
 mod bridge;
 mod commands;
 mod comparing;

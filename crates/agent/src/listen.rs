@@ -16,6 +16,7 @@ use ropewalk_store::{Access, Buffers, Roots};
 use tokio::io::AsyncReadExt as _;
 use tokio::sync::watch;
 
+use crate::beside;
 use crate::counts::Counts;
 use crate::door::{Doors, Place};
 use crate::host::{Host, Work};
@@ -149,10 +150,12 @@ impl Agent {
             shutdown: shutdown_seen,
             local_doors: Arc::new(Doors::new(open_files::limit())),
         };
+        let shared = Arc::new(shared);
+        beside::enter(&shared);
         Ok(Self {
             listeners,
             local,
-            shared: Arc::new(shared),
+            shared,
             shutdown,
             log: writer,
         })

@@ -23,6 +23,18 @@ enum State {
     Stopped,
 }
 
+impl State {
+    /// What there is to serve, `Some(None)` where there never will be anything; `None` while that is not known.
+    fn settled(&self) -> Option<Option<Result<Arc<Holdings>, String>>> {
+        match self {
+            Self::Waiting => None,
+            Self::Ready(holdings) => Some(Some(Ok(holdings.clone()))),
+            Self::Failed(reason) => Some(Some(Err(reason.clone()))),
+            Self::Stopped => Some(None),
+        }
+    }
+}
+
 /// What one node serves in one transfer.
 pub(crate) struct Serving {
     state: Mutex<State>,
@@ -149,23 +161,34 @@ impl Serving {
     pub fn wait(&self) -> Option<Result<Arc<Holdings>, String>> {
         let mut state = self.state.lock();
         loop {
-            match &*state {
-                State::Waiting => self.changed.wait(&mut state),
-                State::Ready(holdings) => return Some(Ok(holdings.clone())),
-                State::Failed(reason) => return Some(Err(reason.clone())),
-                State::Stopped => return None,
+            match state.settled() {
+                Some(settled) => return settled,
+                None => self.changed.wait(&mut state),
             }
         }
+    }
+
+    /// As [`Serving::wait`], for so long; the outer `None`: it is not known by then.
+    pub fn wait_for(&self, most: Duration) -> Option<Option<Result<Arc<Holdings>, String>>> {
+        let mut state = self.state.lock();
+        if matches!(*state, State::Waiting) {
+            self.changed.wait_for(&mut state, most);
+        }
+        state.settled()
     }
 
     /// What one stream serves, counted.
     ///
     /// * `is_told`: what the node gets meanwhile is announced on it.
-    pub fn meter(&self, holdings: Result<Arc<Holdings>, String>, is_told: bool) -> Metered<'_> {
+    pub fn meter(
+        self: &Arc<Self>,
+        holdings: Result<Arc<Holdings>, String>,
+        is_told: bool,
+    ) -> Metered {
         let handing = self.handing.lock().clone().filter(|_| is_told);
         Metered {
             holdings,
-            serving: self,
+            serving: self.clone(),
             announcing: handing.and_then(Announcing::new),
             asked: Mutex::new((0, Range { start: 0, end: 0 })),
         }
@@ -201,15 +224,15 @@ impl Serving {
 
 /// The holdings as one stream sees them, counting what it asks for. A stream may ask for the same
 /// bytes several times in a row (first where they lie, then for the bytes); they count once.
-pub(crate) struct Metered<'a> {
+pub(crate) struct Metered {
     holdings: Result<Arc<Holdings>, String>,
-    serving: &'a Serving,
+    serving: Arc<Serving>,
     announcing: Option<Announcing>,
     // Space and range that were counted last.
     asked: Mutex<(u16, Range)>,
 }
 
-impl Metered<'_> {
+impl Metered {
     fn holdings(&self) -> Result<&Holdings, Absent> {
         match &self.holdings {
             Ok(holdings) => Ok(holdings),
@@ -248,7 +271,7 @@ impl Metered<'_> {
     }
 }
 
-impl Metered<'_> {
+impl Metered {
     fn count_extent(&self, space: u16, range: Range, extent: &Extent<'_>) {
         let length = match extent {
             Extent::Memory(bytes) => (bytes.len() as u64).min(range.len()),
@@ -264,7 +287,7 @@ impl Metered<'_> {
     }
 }
 
-impl Provider for Metered<'_> {
+impl Provider for Metered {
     fn extent(&self, space: u16, range: Range) -> Result<Extent<'_>, Absent> {
         let holdings = self.holdings()?;
         let extent = during(Doing::Read, || holdings.extent(space, range))?;
@@ -315,7 +338,7 @@ mod tests {
     /// Asking first for the place and then piece by piece for the bytes counts each byte once.
     #[test]
     fn bytes_asked_for_twice_count_once() {
-        let serving = Serving::new();
+        let serving = Arc::new(Serving::new());
         let meter = serving.meter(Err("unused".into()), false);
         for range in [
             (0, 100),

@@ -82,7 +82,7 @@ pub(crate) struct Transfer {
     // Where its files will stand, and at which of these it has left marks.
     places: Vec<ropewalk_store::Place>,
     marked: Mutex<Vec<u32>>,
-    serving: Serving,
+    serving: Arc<Serving>,
     // What of a shared copy is there.
     looked: Mutex<Looked>,
     // By the master's word what several nodes write is removed, too.
@@ -147,7 +147,7 @@ impl Transfer {
             sinks: Mutex::new(sinks),
             places,
             marked: Mutex::default(),
-            serving: Serving::new(),
+            serving: Arc::new(Serving::new()),
             looked: Mutex::default(),
             discards_shared: AtomicBool::new(false),
             fetch: Mutex::new(None),
@@ -264,6 +264,11 @@ impl Transfer {
             }
         }
         Ok(holdings)
+    }
+
+    /// What it serves.
+    pub fn serving(&self) -> &Arc<Serving> {
+        &self.serving
     }
 
     /// Serves the joined stream of this number on a thread of its own until the peer closes it or the transfer ends.

@@ -33,6 +33,7 @@ use crate::{Usage, service, token};
 /// Port of a standing agent by default.
 pub(crate) const PORT_DEFAULT: u16 = 7420;
 
+pub(crate) mod here;
 mod launched;
 mod roots;
 
@@ -368,9 +369,9 @@ pub(crate) fn resolve(text: &str, option: &str) -> Result<Vec<SocketAddr>> {
 }
 
 /// Reads the secret and the lines that say what may be touched.
-fn read_input() -> Result<([u8; token::TOKEN_LEN], Vec<String>)> {
+fn read_input(input: impl AsFd) -> Result<([u8; token::TOKEN_LEN], Vec<String>)> {
     let mut input = BufReader::new(Patient {
-        input: std::io::stdin(),
+        input,
         until: Instant::now() + INPUT_TIMEOUT,
     });
     let mut line = || -> Result<String> {
@@ -406,7 +407,7 @@ fn read_input() -> Result<([u8; token::TOKEN_LEN], Vec<String>)> {
 
 /// Reads secret and roots, says where it listens, and serves until standard input closes.
 fn one_shot(loopback: bool, ports: Option<Ports>) -> Result<ExitCode> {
-    let (secret, lines) = read_input()?;
+    let (secret, lines) = read_input(std::io::stdin())?;
     let mut served = read_roots(lines)?;
     let mut output = std::io::stdout()
         .as_fd()
@@ -418,9 +419,7 @@ fn one_shot(loopback: bool, ports: Option<Ports>) -> Result<ExitCode> {
     let rank = rank.transpose()?;
     // The end of a terminal is no reason to end: the agent sees its input close, and removes what is temporary first.
     let caught = Caught::signals()?;
-    let port = agent.addresses().first().map_or(0, SocketAddr::port);
-    let ready = format!("ROPEWALK-AGENT {} {} {port}", version(), agent.instance());
-    tell(&mut output, &ready)?;
+    tell(&mut output, &ready_line(&agent))?;
     let served = serve_pipe(agent, caught, output);
     if rank.is_some() {
         let is_success = served.is_ok();
@@ -429,6 +428,12 @@ fn one_shot(loopback: bool, ports: Option<Ports>) -> Result<ExitCode> {
         sys::end_at_once(is_success);
     }
     served
+}
+
+/// What an agent says once it can serve.
+fn ready_line(agent: &Agent) -> String {
+    let port = agent.addresses().first().map_or(0, SocketAddr::port);
+    format!("ROPEWALK-AGENT {} {} {port}", version(), agent.instance())
 }
 
 /// Takes the place of a rank of MPI.
@@ -445,13 +450,13 @@ fn tell(output: &mut File, line: &str) -> Result<()> {
     written.context("the master has disconnected")
 }
 
-/// Standard input, as long as the master's patience lasts.
-struct Patient {
-    input: std::io::Stdin,
+/// An input, as long as the master's patience lasts.
+struct Patient<I> {
+    input: I,
     until: Instant,
 }
 
-impl std::io::Read for Patient {
+impl<I: AsFd> std::io::Read for Patient<I> {
     fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
         loop {
             let left = self.until.saturating_duration_since(Instant::now());

@@ -12,6 +12,7 @@ use ropewalk_master::request::{
 };
 use ropewalk_model::{ByteRate, Bytes};
 
+use crate::agent;
 use crate::choices::{MonitorArg, RelayArg, SameArg, StripingArg, VerifyArg};
 use crate::desk;
 use crate::endpoint::host_of;
@@ -534,6 +535,7 @@ impl MoveArgs {
             launcher: None,
             remote_program: remote_program(self.remote_path.as_ref(), self.no_upload),
             local_program: own_program()?,
+            agent_here: Some(agent::here::agents()),
             cache: sys::cache_folder(),
             speeds: speeds_file(&self.speeds),
             // Without such a folder there are no others to share with.

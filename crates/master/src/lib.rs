@@ -46,6 +46,7 @@ pub use drive::Cancel;
 pub use expand::{Agents, Expansion, expand};
 pub use members::{Joined, Joining, Members, MembersError};
 pub use query::{query_agent, query_cancel, query_status};
+pub use reach::{AgentHere, NotStarted};
 pub use request::Request;
 pub use ropewalk_statefile::StateError;
 pub use ropewalk_tunnel::addresses as listening_addresses;

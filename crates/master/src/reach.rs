@@ -4,6 +4,7 @@
 //! line or environment, and lives only as long as that pipe.
 
 mod greet;
+mod here;
 mod launch;
 mod ranks;
 mod ssh;
@@ -25,6 +26,7 @@ use ropewalk_proto::report::Event;
 use tokio::process::Child;
 use tokio::task::JoinSet;
 
+pub use self::here::{AgentHere, NotStarted};
 pub(crate) use self::ranks::Ranks;
 use self::ranks::Seat;
 pub(crate) use self::ssh::Failure;
@@ -72,6 +74,8 @@ pub(crate) enum Started {
         /// What its input and output carry.
         pipe: Pipe,
     },
+    /// In this process.
+    Here(here::Running),
     /// One of those that a launcher has started.
     Launched(launch::Hold),
 }
@@ -81,6 +85,7 @@ impl Started {
     pub async fn leave(self) {
         let (mut child, pipe) = match self {
             Self::Child { child, pipe } => (child, pipe),
+            Self::Here(running) => return running.leave().await,
             Self::Launched(hold) => return hold.leave().await,
         };
         pipe.close(LAST_WORDS).await;
@@ -355,6 +360,12 @@ async fn reach(
         Reach::Launched(_) => {
             let reached = Box::pin(launch::reach_alone(node, options)).await;
             reached.map_err(|failure| named(&node.name, failure))
+        }
+        Reach::Local if loopback && seat.is_none() && options.agent_here.is_some() => {
+            let started = here::start(options, &roots(node, options));
+            Box::pin(started)
+                .await
+                .map_err(|failure| named(&node.name, failure))
         }
         Reach::Local => {
             let mut words: Vec<OsString> = vec![options.local_program.clone().into()];

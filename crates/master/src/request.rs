@@ -14,6 +14,8 @@ pub use ropewalk_proto::coordinator::{Destinations, Incomplete, Mapping, Rails, 
 pub use ropewalk_store::{FileList, FilterRule};
 pub use ropewalk_tuner::PolicyName;
 
+use crate::reach::AgentHere;
+
 /// A transfer to be carried out.
 #[derive(Clone, Debug)]
 pub struct Request {
@@ -256,6 +258,8 @@ pub struct Options {
     pub remote_program: RemoteProgram,
     /// The program on this host, for local agents (usually the running one).
     pub local_program: PathBuf,
+    /// Runs local agents within this process, where all nodes of a transfer are local and none is a rank of MPI; `None`: they are processes.
+    pub agent_here: Option<AgentHere>,
     /// Folder of this user for what is compiled for the MPI of this host; `None`: it is compiled for each transfer over MPI.
     pub cache: Option<PathBuf>,
     /// File of speeds that earlier transfers have shown: hints where none is declared, and kept up by this
@@ -396,6 +400,7 @@ impl Default for Options {
             launcher: None,
             remote_program: RemoteProgram::default(),
             local_program: PathBuf::from("ropewalk"),
+            agent_here: None,
             cache: None,
             speeds: None,
             sharing: None,

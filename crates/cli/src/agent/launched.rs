@@ -57,7 +57,7 @@ pub(super) fn run(seat: &str, ports: Option<Ports>) -> Result<ExitCode> {
 }
 
 fn prepare(seat: &str, ports: Option<Ports>) -> Result<Agent> {
-    let (secret, lines) = read_input()?;
+    let (secret, lines) = read_input(std::io::stdin())?;
     let Some(lines) = own_lines(&lines, seat) else {
         bail!(
             "{seat} is no seat of this launch; a launcher has put an agent on another node than it was to"

@@ -1,6 +1,7 @@
 //! One body of tests over every kind of stream and every protection.
 
 mod datagrams;
+mod direct;
 mod ends;
 mod faults;
 mod mpi;

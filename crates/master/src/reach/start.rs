@@ -9,7 +9,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use ropewalk_pipe::{Pipe, Side};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader};
-use tokio::process::{Child, ChildStderr, Command};
+use tokio::process::{ChildStderr, Command};
 use tokio::sync::mpsc;
 
 use super::greet::{Greeting, Ready, greet};
@@ -21,7 +21,7 @@ use crate::link::Link;
 use crate::tunnels::Way;
 
 /// Longest time for an agent to be ready, ssh login included; while it is sent the program, longest time without progress.
-const START_TIMEOUT: Duration = Duration::from_secs(60);
+pub(super) const START_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The same where a person answers questions.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(300);
@@ -33,7 +33,7 @@ const SAID_MAX: usize = 8 << 10;
 const LINES_MAX: usize = 64;
 
 /// An agent that ended without being up: time for its last words to come.
-const LAST_WORDS: Duration = Duration::from_secs(2);
+pub(super) const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// Starts an agent and opens its control stream.
 ///
@@ -72,7 +72,8 @@ pub(super) async fn start(
     match greet(input, output, (lines, seat), own, patience).await {
         Greeting::Ready(ready) => {
             said.pass_on();
-            open_pipe(*ready, child, is_local).await
+            let started = |pipe| Started::Child { child, pipe };
+            open_pipe(*ready, started, is_local).await
         }
         Greeting::Refused(reason) => Err(failed(reason)),
         Greeting::Ended => {
@@ -146,7 +147,13 @@ fn prepare(
 }
 
 /// The pipe to an agent that is ready, and its control stream.
-async fn open_pipe(ready: Ready, child: Child, is_local: bool) -> Result<Reached, Failure> {
+///
+/// * `started`: what ends it, made of the pipe.
+pub(super) async fn open_pipe(
+    ready: Ready,
+    started: impl FnOnce(Pipe) -> Started,
+    is_local: bool,
+) -> Result<Reached, Failure> {
     let instance = ready.instance;
     ropewalk_pipe::widen(&ready.input);
     ropewalk_pipe::widen(ready.output.get_ref());
@@ -164,7 +171,7 @@ async fn open_pipe(ready: Ready, child: Child, is_local: bool) -> Result<Reached
             true => Way::Local(pipe.clone(), instance),
             false => Way::Pipe(pipe.clone()),
         },
-        started: Some(Started::Child { child, pipe }),
+        started: Some(started(pipe)),
         requests: Some(requests),
         uploaded: ready.uploaded,
     })

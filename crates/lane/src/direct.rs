@@ -1,0 +1,290 @@
+//! A stream within one process: the thread that receives reads the source itself.
+//!
+//! ```text
+//!  grant(units) ──▶ queue          no peer, no thread of a sender, no frames
+//!  receive(landing): source ── read ──▶ one piece in the cache ── hash ──▶ landing
+//! ```
+//!
+//! There is no way on which bytes could be damaged, so nothing is sealed or summed; the hash of a unit is that of what was read. Each
+//! piece is read, hashed and written while it is in the processor's cache. Cost: one copy in and one out.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use ropewalk_model::Range;
+use ropewalk_proto::wire::PAYLOAD_MAX;
+
+use crate::LaneError;
+use crate::half::{
+    Absent, Extent, Grant, Handle, Landing, OUTSTANDING_MAX, Observation, Provider, ReceiveHalf,
+    Received, Stopper, missing,
+};
+
+/// Bytes that are read, hashed and written at once.
+const PIECE_LEN: usize = 256 << 10;
+
+/// The receiving end of a stream whose sender's bytes this process can read.
+#[must_use]
+pub fn receive_half(provider: Arc<dyn Provider + Send + Sync>) -> Box<dyn ReceiveHalf> {
+    Box::new(Direct {
+        provider,
+        outstanding: VecDeque::new(),
+        cancelled: VecDeque::new(),
+        piece: Box::default(),
+        seen: Observation::default(),
+        stopped: Arc::default(),
+        bell: Arc::default(),
+    })
+}
+
+struct Direct {
+    provider: Arc<dyn Provider + Send + Sync>,
+    outstanding: VecDeque<Grant>,
+    cancelled: VecDeque<Grant>,
+    // Made when first needed.
+    piece: Box<[u8]>,
+    seen: Observation,
+    stopped: Arc<AtomicBool>,
+    bell: Arc<Bell>,
+}
+
+/// Wakes a stream that has nothing to do when it is stopped.
+#[derive(Default)]
+struct Bell {
+    has_rung: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Bell {
+    fn wait(&self, until: Instant) {
+        let has_rung = self.has_rung.lock().unwrap_or_else(PoisonError::into_inner);
+        let left = until.saturating_duration_since(Instant::now());
+        let waits = |has_rung: &mut bool| !*has_rung;
+        drop(self.changed.wait_timeout_while(has_rung, left, waits));
+    }
+}
+
+impl Handle for Bell {
+    fn close(&self) {
+        *self.has_rung.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.changed.notify_all();
+    }
+
+    fn received(&self) -> Option<u64> {
+        None
+    }
+}
+
+/// Why a unit ends without its bytes.
+enum Failed {
+    Absent(Absent),
+    Lane(LaneError),
+}
+
+impl From<Absent> for Failed {
+    fn from(absent: Absent) -> Self {
+        Self::Absent(absent)
+    }
+}
+
+impl Direct {
+    /// One unit, from the source to the landing; its hash, where that is wanted.
+    fn unit(
+        &mut self,
+        grant: &Grant,
+        landing: &mut dyn Landing,
+    ) -> Result<Option<[u8; 32]>, Failed> {
+        let mut hasher = (grant.hash || grant.digest).then(blake3::Hasher::new);
+        let mut at = grant.range.start;
+        while at < grant.range.end {
+            let left = usize::try_from(grant.range.end - at).unwrap_or(usize::MAX);
+            let asked = Range {
+                start: at,
+                end: at + left.min(PIECE_LEN) as u64,
+            };
+            let hash = |bytes: &[u8]| {
+                if let Some(hasher) = &mut hasher {
+                    hasher.update(bytes);
+                }
+            };
+            at += match grant.digest {
+                true => self.look(grant.space, asked, hash)?,
+                false => self.carry(grant.space, asked, landing, hash)?,
+            } as u64;
+        }
+        Ok(hasher.map(|hasher| *hasher.finalize().as_bytes()))
+    }
+
+    /// Moves a piece; how many of its bytes that were.
+    fn carry(
+        &mut self,
+        space: u16,
+        asked: Range,
+        landing: &mut dyn Landing,
+        hash: impl FnOnce(&[u8]),
+    ) -> Result<usize, Failed> {
+        let len = asked.len() as usize;
+        let extent = self.provider.in_memory(space, asked)?;
+        let lent = match &extent {
+            Some(Extent::Memory(bytes))
+            | Some(Extent::File {
+                mapped: Some(bytes),
+                ..
+            }) if !bytes.is_empty() => Some(&bytes[..bytes.len().min(len)]),
+            _ => None,
+        };
+        let write = |landing: &mut dyn Landing, bytes: &[u8]| {
+            let written = landing.write(space, asked.start, bytes);
+            written.map_err(|source| {
+                let end = asked.start + bytes.len() as u64;
+                Failed::Lane(LaneError::Landing {
+                    space,
+                    range: Range {
+                        start: asked.start,
+                        end,
+                    },
+                    source,
+                })
+            })
+        };
+        if let Some(bytes) = lent {
+            hash(bytes);
+            match landing.buffer(space, asked.start, bytes.len()) {
+                Some(place) => place.copy_from_slice(bytes),
+                None => write(landing, bytes)?,
+            }
+            return Ok(bytes.len());
+        }
+        if let Some(place) = landing.buffer(space, asked.start, len) {
+            self.provider.read(space, asked.start, place)?;
+            hash(place);
+            return Ok(len);
+        }
+        let piece = &mut piece(&mut self.piece)[..len];
+        self.provider.read(space, asked.start, piece)?;
+        hash(piece);
+        write(landing, piece)?;
+        Ok(len)
+    }
+
+    /// Reads a piece of which only the hash is wanted; its length.
+    fn look(
+        &mut self,
+        space: u16,
+        asked: Range,
+        hash: impl FnOnce(&[u8]),
+    ) -> Result<usize, Failed> {
+        let len = asked.len() as usize;
+        let piece = &mut piece(&mut self.piece)[..len];
+        self.provider.look(space, asked.start, piece)?;
+        hash(piece);
+        Ok(len)
+    }
+}
+
+fn piece(place: &mut Box<[u8]>) -> &mut [u8] {
+    if place.is_empty() {
+        *place = vec![0; PIECE_LEN].into();
+    }
+    place
+}
+
+impl ReceiveHalf for Direct {
+    fn grant(&mut self, grants: &[Grant]) -> Result<(), LaneError> {
+        if self.outstanding.len() + grants.len() > OUTSTANDING_MAX {
+            return Err(LaneError::Misuse(format!(
+                "more than {OUTSTANDING_MAX} units would be outstanding on one stream"
+            )));
+        }
+        for grant in grants {
+            if grant.range.len() > PAYLOAD_MAX.into() {
+                return Err(LaneError::Misuse(format!(
+                    "a unit of {} bytes is longer than {PAYLOAD_MAX}",
+                    grant.range.len()
+                )));
+            }
+            if self.outstanding.iter().any(|other| other.id == grant.id) {
+                return Err(LaneError::Misuse(format!(
+                    "grant {} is outstanding already",
+                    grant.id
+                )));
+            }
+            self.outstanding.push_back(*grant);
+        }
+        Ok(())
+    }
+
+    fn cancel(&mut self, ids: &[u32]) -> Result<(), LaneError> {
+        for id in ids {
+            let index = self.outstanding.iter().position(|grant| grant.id == *id);
+            self.cancelled
+                .extend(index.and_then(|index| self.outstanding.remove(index)));
+        }
+        Ok(())
+    }
+
+    fn receive(
+        &mut self,
+        landing: &mut dyn Landing,
+        deadline: Instant,
+    ) -> Result<Received, LaneError> {
+        let is_idle = self.outstanding.is_empty() && self.cancelled.is_empty();
+        if is_idle {
+            self.bell.wait(deadline);
+        }
+        if self.stopped.load(Ordering::Acquire) {
+            return Err(LaneError::Stopped);
+        }
+        if let Some(grant) = self.cancelled.pop_front() {
+            return Ok(Received::Missing {
+                grant,
+                code: missing::CANCELLED,
+                reason: "the receiver cancelled it".into(),
+            });
+        }
+        let Some(grant) = self.outstanding.pop_front() else {
+            return Ok(Received::Idle);
+        };
+        match self.unit(&grant, landing) {
+            Ok(digest) => {
+                self.seen.units += 1;
+                if let (true, Some(digest)) = (grant.digest, digest) {
+                    return Ok(Received::Digest { grant, digest });
+                }
+                self.seen.payload += grant.range.len();
+                self.seen.bytes_in += grant.range.len();
+                Ok(Received::Unit { grant, digest })
+            }
+            Err(Failed::Absent(Absent { code, reason })) => Ok(Received::Missing {
+                grant,
+                code,
+                reason,
+            }),
+            Err(Failed::Lane(error)) => Err(error),
+        }
+    }
+
+    fn outstanding(&self) -> Vec<Grant> {
+        let cancelled = self.cancelled.iter();
+        cancelled.chain(&self.outstanding).copied().collect()
+    }
+
+    fn observe(&self) -> Observation {
+        self.seen
+    }
+
+    fn stopper(&self) -> Stopper {
+        Stopper {
+            stopped: self.stopped.clone(),
+            handle: self.bell.clone(),
+        }
+    }
+
+    /// There is no peer that could be silent.
+    fn set_patience(&mut self, _patience: Duration) {}
+
+    /// There are no frames.
+    fn set_fragment_max(&mut self, _bytes: usize) {}
+}

@@ -1,0 +1,103 @@
+//! An agent within this process, at the other end of two pipes, as a child's would be.
+
+use std::fmt;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ropewalk_pipe::Pipe;
+use rustix::pipe::{PipeFlags, pipe_with};
+use tokio::process::{ChildStdin, ChildStdout};
+use tokio::sync::oneshot;
+
+use super::greet::{Greeting, greet};
+use super::ssh::Failure;
+use super::start::{LAST_WORDS, START_TIMEOUT, failed, open_pipe};
+use super::{Reached, Started};
+use crate::request::Options;
+
+/// Files are put in order within this time once everything ends. The process would cut that off.
+const LEAVE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Why an agent ended before it was ready.
+#[derive(Clone, Debug)]
+pub struct NotStarted {
+    /// In words.
+    pub text: String,
+    /// Trying again would fail in the same way.
+    pub is_final: bool,
+}
+
+/// Runs agents within this process: reads secret and roots from the first pipe, and serves over both until the first one closes. Called on
+/// threads of their own.
+#[derive(Clone)]
+pub struct AgentHere(pub Arc<dyn Fn(OwnedFd, OwnedFd) -> Result<(), NotStarted> + Send + Sync>);
+
+impl fmt::Debug for AgentHere {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("AgentHere")
+    }
+}
+
+/// An agent that runs.
+pub(crate) struct Running {
+    ended: oneshot::Receiver<Result<(), NotStarted>>,
+    pipe: Pipe,
+}
+
+impl Running {
+    /// Closes the agent's input, which ends it.
+    pub async fn leave(self) {
+        self.pipe.close(LAST_WORDS).await;
+        let _ = tokio::time::timeout(LEAVE_TIMEOUT, self.ended).await;
+    }
+}
+
+/// Starts an agent and opens its control stream.
+///
+/// * `lines`: say what it may touch.
+pub(super) async fn start(options: &Options, lines: &[String]) -> Result<Reached, Failure> {
+    let Some(AgentHere(run)) = options.agent_here.clone() else {
+        return Err(failed("this program runs no agents".into()));
+    };
+    let pipes = || -> std::io::Result<_> {
+        let (agent_input, input) = pipe_with(PipeFlags::CLOEXEC)?;
+        let (output, agent_output) = pipe_with(PipeFlags::CLOEXEC)?;
+        let input = ChildStdin::from_std(input.into())?;
+        let output = ChildStdout::from_std(output.into())?;
+        Ok(((agent_input, agent_output), (input, output)))
+    };
+    let no_pipe = |error| failed(format!("no pipe to an agent in this process: {error}"));
+    let ((agent_input, agent_output), (input, output)) = pipes().map_err(no_pipe)?;
+    let (end, mut ended) = oneshot::channel();
+    let serve = move || {
+        // Nothing waits for it where the agent was given up.
+        let _ = end.send(run(agent_input, agent_output));
+    };
+    let thread = std::thread::Builder::new().name("agent".into());
+    thread.spawn(serve).map_err(|error| {
+        failed(format!(
+            "no thread can be started: {error}; raise the limit of processes (ulimit -u)"
+        ))
+    })?;
+    let own = &options.local_program;
+    match greet(input, output, (lines, None), own, START_TIMEOUT).await {
+        Greeting::Ready(ready) => {
+            let started = |pipe| Started::Here(Running { ended, pipe });
+            open_pipe(*ready, started, true).await
+        }
+        Greeting::Refused(reason) => Err(failed(reason)),
+        Greeting::Ended => match tokio::time::timeout(LAST_WORDS, &mut ended).await {
+            Ok(Ok(Err(NotStarted { text, is_final }))) => Err(Failure {
+                text,
+                is_question: false,
+                is_final,
+            }),
+            _ => Err(failed("its agent ended without a message".into())),
+        },
+        Greeting::Silent => Err(failed(format!(
+            "no agent within {} s",
+            START_TIMEOUT.as_secs()
+        ))),
+    }
+}
