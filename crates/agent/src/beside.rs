@@ -5,12 +5,15 @@
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
-use ropewalk_lane::{ReceiveHalf, direct};
+use ropewalk_lane::{Absent, Extent, Provider, ReceiveHalf, direct};
+use ropewalk_model::Range;
 
 use crate::member::Member;
+use crate::sending::Metered;
 use crate::shared::Shared;
 use crate::streams::{HASH_STREAM, POLL};
 use crate::transfer::Transfer;
+use crate::waits::Present;
 
 /// All that run. Few: a command has one for each of its local nodes.
 static AGENTS: Mutex<Vec<Weak<Shared>>> = Mutex::new(Vec::new());
@@ -48,5 +51,33 @@ pub(crate) fn stream(
     };
     let is_of_data = index < HASH_STREAM;
     let meter = part.serving().meter(settled, is_of_data);
-    Some(direct::receive_half(Arc::new(meter)))
+    let observed = part.member.waits.lend().filter(|_| is_of_data);
+    Some(direct::receive_half(Arc::new(Lent {
+        meter,
+        _observed: observed,
+    })))
+}
+
+/// What a node serves, read by the thread of another one.
+struct Lent {
+    meter: Metered,
+    _observed: Option<Present>,
+}
+
+impl Provider for Lent {
+    fn extent(&self, space: u16, range: Range) -> Result<Extent<'_>, Absent> {
+        self.meter.extent(space, range)
+    }
+
+    fn in_memory(&self, space: u16, range: Range) -> Result<Option<Extent<'_>>, Absent> {
+        self.meter.in_memory(space, range)
+    }
+
+    fn read(&self, space: u16, offset: u64, out: &mut [u8]) -> Result<(), Absent> {
+        self.meter.read(space, offset, out)
+    }
+
+    fn look(&self, space: u16, offset: u64, out: &mut [u8]) -> Result<(), Absent> {
+        self.meter.look(space, offset, out)
+    }
 }

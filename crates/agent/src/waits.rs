@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use ropewalk_lane::doing::{Doing, Entered, State, Thread, enter};
+use ropewalk_lane::doing::{Doing, Entered, State, Thread, enter, entered};
 use ropewalk_proto::control;
 
 /// Pause between two looks; a second has enough of them for shares of a few per cent.
@@ -19,6 +19,8 @@ const PAUSE_EACH: Duration = Duration::from_millis(2);
 pub(crate) enum Side {
     /// Serves a stream.
     Sends,
+    /// Reads for a node of this process that drives the stream.
+    Lends,
     /// Drives a stream that receives.
     Receives,
     /// Makes bytes safe and gives files their names; between these it does nothing.
@@ -40,13 +42,13 @@ struct Observed {
 pub(crate) struct Waits(Mutex<Observed>);
 
 /// A thread is observed until this is dropped.
-pub(crate) struct Present<'w> {
-    waits: &'w Waits,
+pub(crate) struct Present {
+    waits: Arc<Waits>,
     key: u64,
-    _entered: Entered,
+    _entered: Option<Entered>,
 }
 
-impl Drop for Present<'_> {
+impl Drop for Present {
     fn drop(&mut self) {
         let mut observed = self.waits.0.lock();
         observed.threads.retain(|(key, _, _)| *key != self.key);
@@ -55,8 +57,17 @@ impl Drop for Present<'_> {
 
 impl Waits {
     /// This thread works for the transfer from now on.
-    pub fn enter(self: &Arc<Self>, side: Side) -> Present<'_> {
+    pub fn enter(self: &Arc<Self>, side: Side) -> Present {
         let (entered, thread) = enter();
+        self.observe(side, thread, Some(entered))
+    }
+
+    /// This thread, which works for another node of this process, reads what this one sends. `None` where it is not observed.
+    pub fn lend(self: &Arc<Self>) -> Option<Present> {
+        Some(self.observe(Side::Lends, entered()?, None))
+    }
+
+    fn observe(self: &Arc<Self>, side: Side, thread: Thread, entered: Option<Entered>) -> Present {
         let mut observed = self.0.lock();
         let key = observed.next;
         observed.next += 1;
@@ -71,7 +82,7 @@ impl Waits {
             let _ = thread.spawn(move || observe(&waits));
         }
         Present {
-            waits: self,
+            waits: self.clone(),
             key,
             _entered: entered,
         }
@@ -97,6 +108,13 @@ impl Waits {
             let passed = passed.min(here);
             match side {
                 Side::Sends => *kind(sending, doing, thread.state()) += passed,
+                // The rest of its time is the receiver's.
+                Side::Lends if doing == Doing::Read => {
+                    *kind(sending, doing, thread.state()) += passed
+                }
+                Side::Lends => {}
+                // The sender is on this thread.
+                Side::Receives if doing == Doing::Read => receiving.peer += passed,
                 Side::Receives => *kind(receiving, doing, thread.state()) += passed,
                 Side::Keeps if matches!(doing, Doing::Sync | Doing::Name) => {
                     *kind(receiving, doing, State::Sleeps) += passed;
@@ -214,6 +232,35 @@ mod tests {
         let (sending, receiving) = waits.read();
         assert_eq!(sending.idle, 100_000_000_000);
         assert_eq!(receiving.sync, 2_000_000_000);
+    }
+
+    /// A thread that reads for one node and writes for another counts for each as what it does for that one.
+    #[test]
+    fn a_thread_of_two_nodes_counts_for_both() {
+        let (near, far) = (
+            std::sync::Arc::new(Waits::default()),
+            std::sync::Arc::new(Waits::default()),
+        );
+        let start = Instant::now();
+        for waits in [&near, &far] {
+            waits.0.lock().looked_at = Some(start);
+        }
+        assert!(far.lend().is_none(), "it is not observed");
+        let _here = near.enter(Side::Receives);
+        let _lent = far.lend().unwrap();
+        let look = |seconds| {
+            near.look(start + Duration::from_secs(seconds));
+            far.look(start + Duration::from_secs(seconds));
+        };
+        look(10);
+        during(Doing::Read, || look(110));
+        during(Doing::Write, || look(310));
+        let ((lent, none), (_, received)) = (far.read(), near.read());
+        assert_eq!(none, control::Waits::default());
+        assert_eq!(lent.disk + lent.processor, 100_000_000_000);
+        assert_eq!(received.peer, 100_000_000_000);
+        assert!(received.disk + received.processor >= 200_000_000_000);
+        assert_eq!(lent.peer, 0);
     }
 
     /// A thread that came between two looks has not been there since the first.

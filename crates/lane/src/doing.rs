@@ -76,6 +76,15 @@ pub struct Thread {
 }
 
 impl Thread {
+    fn own(doing: Arc<AtomicU8>) -> Self {
+        let id = rustix::thread::gettid().as_raw_nonzero();
+        Self {
+            doing,
+            stat: format!("/proc/self/task/{id}/stat"),
+            entered_at: Instant::now(),
+        }
+    }
+
     /// What it does.
     #[must_use]
     pub fn doing(&self) -> Doing {
@@ -114,13 +123,13 @@ pub struct Entered(());
 pub fn enter() -> (Entered, Thread) {
     let doing = Arc::new(AtomicU8::new(Doing::Work as u8));
     OWN.set(Some(doing.clone()));
-    let id = rustix::thread::gettid().as_raw_nonzero();
-    let thread = Thread {
-        doing,
-        stat: format!("/proc/self/task/{id}/stat"),
-        entered_at: Instant::now(),
-    };
-    (Entered(()), thread)
+    (Entered(()), Thread::own(doing))
+}
+
+/// This thread for one more observer, where it has entered.
+#[must_use]
+pub fn entered() -> Option<Thread> {
+    OWN.with_borrow(Clone::clone).map(Thread::own)
 }
 
 impl Drop for Entered {

@@ -313,6 +313,8 @@ mod tests {
         };
         taken.keep_with(|units| {
             assert_eq!(units, [unit(0)]);
+            // One that goes on has nothing more to wait for.
+            super::lock(&taken.state).has_ended = true;
             Err(full.clone())
         });
         let (object, second) = unit(1);
