@@ -113,8 +113,14 @@ int main(int count, char **arguments)
         ropewalk_string_free(report);
         ropewalk_transfer_free(transfers[at]);
     }
-    /* One that runs is cancelled when it is released. */
+    /* One that is cancelled ends without its data, and one that runs is cancelled when it is released. */
     int calls_of_cancelled = 0;
+    ropewalk_transfer *cancelled = begin(arguments, "cancelled", 0, &calls_of_cancelled);
+    ropewalk_transfer_cancel(cancelled);
+    ropewalk_error *why = NULL;
+    CHECK(ropewalk_transfer_wait(cancelled, -1, &why) > ROPEWALK_END && why != NULL);
+    ropewalk_error_free(why);
+    ropewalk_transfer_free(cancelled);
     ropewalk_transfer_free(begin(arguments, "cancelled", 0, &calls_of_cancelled));
     puts("ok");
     return 0;

@@ -1,6 +1,7 @@
 /* CEP Figure 2 by the calls of Table 1. Arguments: token file, folder, ports of the seven agents, and a standing master if there is one. */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "cep.h"
 
@@ -26,6 +27,12 @@ int main(int count, char **arguments)
     if (count < 10 || count > 11 || !cep_token_file(arguments[1]) || (count == 11 && !cep_master(arguments[10]))) {
         fprintf(stderr, "%s\n", count < 10 || count > 11 ? "usage: table1 TOKEN FOLDER PORT... [MASTER]" : cep_error());
         return 2;
+    }
+    /* What is wrong with a row the next transfer() says, and nothing else. */
+    schedule(NULL);
+    if (transfer() || cep_error() == NULL || strstr(cep_error(), "NULL") == NULL) {
+        fprintf(stderr, "no row was not refused: %s\n", cep_error());
+        return 3;
     }
     row(arguments, 0, ROPEWALK_WRITER, "half1", 0, 0, PART);
     row(arguments, 1, ROPEWALK_WRITER, "half1", PART, PART, 2 * PART);

@@ -93,5 +93,13 @@ mod tests {
         drop(wait);
         assert_eq!(ends.report(Instant::now()), None);
         assert!(ends.total() > Duration::ZERO);
+        // Each wait is added to those before.
+        for _ in 0..30 {
+            let total = ends.total();
+            let again = ends.of(Path::new("/y"));
+            again.note();
+            drop(again);
+            assert!(ends.total() >= total, "{:?} after {total:?}", ends.total());
+        }
     }
 }

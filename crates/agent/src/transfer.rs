@@ -554,7 +554,7 @@ impl Transfer {
             sinks: Mutex::default(),
             places: Vec::new(),
             marked: Mutex::default(),
-            serving: Serving::new(),
+            serving: Arc::new(Serving::new()),
             looked: Mutex::default(),
             discards_shared: AtomicBool::new(false),
             fetch: Mutex::new(None),

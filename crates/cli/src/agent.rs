@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, ErrorKind, Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
-use std::os::fd::AsFd as _;
+use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -362,8 +362,8 @@ async fn reach(
             reached.map_err(|failure| named(&node.name, failure))
         }
         Reach::Local if loopback && seat.is_none() && options.agent_here.is_some() => {
-            let started = here::start(options, &roots(node, options));
-            Box::pin(started)
+            let lines = roots(node, options);
+            Box::pin(here::start(options, &lines))
                 .await
                 .map_err(|failure| named(&node.name, failure))
         }
