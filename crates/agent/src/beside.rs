@@ -5,7 +5,7 @@
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
-use ropewalk_lane::{Absent, Extent, Provider, ReceiveHalf, direct};
+use ropewalk_lane::{Absent, Extent, Provider, ReceiveHalf, local};
 use ropewalk_model::Range;
 
 use crate::member::Member;
@@ -52,7 +52,7 @@ pub(crate) fn stream(
     let is_of_data = index < HASH_STREAM;
     let meter = part.serving().meter(settled, is_of_data);
     let observed = part.member.waits.lend().filter(|_| is_of_data);
-    Some(direct::receive_half(Arc::new(Lent {
+    Some(local::receive_half(Arc::new(Lent {
         meter,
         _observed: observed,
     })))

@@ -346,7 +346,7 @@ impl Connected {
         index: u32,
     ) -> Result<(Box<dyn ReceiveHalf>, &'static str), AgentError> {
         if let Some(half) = self.beside(member, index) {
-            return Ok((half, "direct"));
+            return Ok((half, "local"));
         }
         let (socket, nonce) = self.greet(member, via, index)?;
         let options = streams::of_stream(&member.options, index);

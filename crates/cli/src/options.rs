@@ -65,9 +65,9 @@ pub(crate) struct MoveArgs {
 
     /// Kind of lane: auto, tcp, unix, shm, mpi, rbudp or rapid
     ///
-    /// auto: Unix sockets within a host, TCP between hosts; shm: memory that two processes of one host share; mpi: messages of the
-    /// Open MPI or MPICH whose mpirun is in PATH, between agents that the command starts on this host; rbudp: UDP at a fixed rate;
-    /// rapid: UDP at a rate that follows the receiver
+    /// auto: none where all hosts are this one, Unix sockets within a host, TCP between hosts; shm: memory that two processes of one host
+    /// share; mpi: messages of the Open MPI or MPICH whose mpirun is in PATH, between agents that the command starts on this host; rbudp:
+    /// UDP at a fixed rate; rapid: UDP at a rate that follows the receiver
     #[arg(long, hide_short_help = true, hide_long_help = true, value_name = "KIND", default_value = "auto", value_parser = lane, help_heading = "Moving")]
     lane: LaneKind,
 

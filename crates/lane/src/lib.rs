@@ -12,7 +12,7 @@
 //!      buffer / write                         read:   through a cache-sized buffer
 //! ```
 //!
-//! Constructors: [`tcp`], [`unix`], [`shm`], [`mpi`], [`udp`], [`direct`], [`mem`] (tests), [`faulty`] (tests). [`Protection`] says what
+//! Constructors: [`tcp`], [`unix`], [`shm`], [`mpi`], [`udp`], [`local`], [`mem`] (tests), [`faulty`] (tests). [`Protection`] says what
 //! guards the frames; both ends must be given the same. [`preface`] is what a connection begins
 //! with, before it becomes a stream; [`seal`] derives the keys.
 //!
@@ -57,7 +57,6 @@
 
 mod checksum;
 pub mod control;
-pub mod direct;
 pub mod doing;
 pub mod edge;
 mod error;
@@ -67,6 +66,7 @@ mod frame_io;
 mod half;
 pub mod interfaces;
 pub mod links;
+pub mod local;
 pub mod mem;
 pub mod mpi;
 pub mod open_files;

@@ -1,9 +1,9 @@
 //! One body of tests over every kind of stream and every protection.
 
 mod datagrams;
-mod direct;
 mod ends;
 mod faults;
+mod local;
 mod mpi;
 
 use std::collections::BTreeMap;

@@ -28,7 +28,7 @@ const PIECE_LEN: usize = 256 << 10;
 /// The receiving end of a stream whose sender's bytes this process can read.
 #[must_use]
 pub fn receive_half(provider: Arc<dyn Provider + Send + Sync>) -> Box<dyn ReceiveHalf> {
-    Box::new(Direct {
+    Box::new(Local {
         provider,
         outstanding: VecDeque::new(),
         cancelled: VecDeque::new(),
@@ -39,7 +39,7 @@ pub fn receive_half(provider: Arc<dyn Provider + Send + Sync>) -> Box<dyn Receiv
     })
 }
 
-struct Direct {
+struct Local {
     provider: Arc<dyn Provider + Send + Sync>,
     outstanding: VecDeque<Grant>,
     cancelled: VecDeque<Grant>,
@@ -89,7 +89,7 @@ impl From<Absent> for Failed {
     }
 }
 
-impl Direct {
+impl Local {
     /// One unit, from the source to the landing; its hash, where that is wanted.
     fn unit(
         &mut self,
@@ -191,7 +191,7 @@ fn piece(place: &mut Box<[u8]>) -> &mut [u8] {
     place
 }
 
-impl ReceiveHalf for Direct {
+impl ReceiveHalf for Local {
     fn grant(&mut self, grants: &[Grant]) -> Result<(), LaneError> {
         if self.outstanding.len() + grants.len() > OUTSTANDING_MAX {
             return Err(LaneError::Misuse(format!(

@@ -10,7 +10,7 @@ use ropewalk_model::Range;
 use super::ends::{self, Generated, Memory, Refusing, contents, grant, receive};
 
 fn stream(provider: impl Provider + Send + 'static) -> Box<dyn ReceiveHalf> {
-    direct::receive_half(Arc::new(provider))
+    local::receive_half(Arc::new(provider))
 }
 
 /// Units of every awkward length and place arrive as they are, in order, with the right hash, wherever source and sink have them.
