@@ -9,6 +9,7 @@ use ropewalk_lane::preface::{self, Kind, MacKey, Preface};
 use ropewalk_lane::seal::{PairSecret, derive};
 use ropewalk_lane::{ReceiveHalf, TcpInfo, tls, unix};
 use ropewalk_proto::control::{LaneKind, Peer};
+use ropewalk_proto::report::LANE_LOCAL;
 use ropewalk_proto::route::Way;
 
 use crate::AgentError;
@@ -346,7 +347,7 @@ impl Connected {
         index: u32,
     ) -> Result<(Box<dyn ReceiveHalf>, &'static str), AgentError> {
         if let Some(half) = self.beside(member, index) {
-            return Ok((half, "local"));
+            return Ok((half, LANE_LOCAL));
         }
         let (socket, nonce) = self.greet(member, via, index)?;
         let options = streams::of_stream(&member.options, index);

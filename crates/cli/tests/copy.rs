@@ -5,7 +5,8 @@ mod common;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
-use common::{Place, assert_same_tree, bytes, clone_tree, make_tree};
+use common::processes::family;
+use common::{Moving, Place, assert_same_tree, bytes, clone_tree, make_tree};
 use serde_json::Value;
 
 fn sum(report: &Value, list: &str, key: &str) -> u64 {
@@ -164,7 +165,7 @@ fn parts_are_joined_and_conflicts_refused() {
     assert!(!place.path("r").exists());
 }
 
-/// Every protection, check and lane moves the same bytes, and plain is called plain.
+/// Every protection, check and lane moves the same bytes, and what protects them is said.
 #[test]
 fn every_way_of_moving_works() {
     let place = Place::new();
@@ -207,16 +208,38 @@ fn every_way_of_moving_works() {
             .run(&[&["copy", "-v", "set", &copy][..], args].concat())
             .assert_status(0);
         assert_same_tree(&place.path("set"), &place.path(&copy));
-        assert_eq!(
-            ran.err().contains("PLAIN (not encrypted)"),
-            args.contains(&"--plain"),
-            "{}",
-            ran.err()
-        );
+        let way = match (args.contains(&"--lane"), args.contains(&"--plain")) {
+            (false, _) => "; within one process",
+            (true, true) => "; PLAIN (not encrypted)",
+            (true, false) => "; encrypted (TLS 1.3 keys)",
+        };
+        assert!(ran.err().contains(way), "{args:?}: {}", ran.err());
         if args.contains(&"--node-rate") {
             assert!(ran.err().contains("(declared speeds)"), "{}", ran.err());
         }
     }
+}
+
+/// Where all is on this host the command starts no other process; a lane that is named is used.
+#[test]
+fn local_copies_stay_within_the_command() {
+    let place = Place::new();
+    std::fs::write(place.path("data"), vec![7; 100_000]).unwrap();
+    for (args, lane) in [
+        (&[][..], "local"),
+        (&["--lane", "unix"], "unix"),
+        (&["--lane", "tcp"], "tcp"),
+    ] {
+        let words = [&["copy", "--json", "data", lane][..], args].concat();
+        let report = place.run(&words).assert_status(0).report();
+        assert_eq!(report["pairs"][0]["lane"], lane);
+        assert_eq!(report["encrypted"], lane != "local");
+        assert_eq!(report["nodes"][0]["error"], serde_json::Value::Null);
+    }
+    let words = ["copy", "data", "slow", "--limit", "10kB/s"];
+    let mut moving = Moving::start(&place, &words);
+    moving.event("progress");
+    assert_eq!(family(moving.child.id() as i32).len(), 1);
 }
 
 /// Patterns need no disk, and what arrives in a file is the pattern.

@@ -310,6 +310,7 @@ pub(crate) fn final_report(
         }
         report.nodes.push(node_report(node));
     }
+    report.encrypted &= !report.is_within_a_process();
     report.bottlenecks = bottlenecks(&report, coordinator, moving);
     report.timeline = timeline::timeline(coordinator, moving, report.finish_seconds);
     tell_missing(&mut report, coordinator, outcome);

@@ -370,7 +370,7 @@ pub struct Report {
     pub timeline: Option<TimelineReport>,
     /// What was checked: `none`, `fragment`, `tree` or `sink`.
     pub verify: String,
-    /// Whether data streams were sealed.
+    /// Whether data was sealed on its way: not where it left no process.
     pub encrypted: bool,
     /// Hash over all delivered units per receiver; equal for receivers of equal ranges.
     pub roots: BTreeMap<String, String>,
@@ -434,7 +434,17 @@ pub struct Report {
     pub losses: Vec<String>,
 }
 
+/// The lane of two nodes of one process.
+pub const LANE_LOCAL: &str = "local";
+
 impl Report {
+    /// Whether all data stayed within one process.
+    #[must_use]
+    pub fn is_within_a_process(&self) -> bool {
+        let is_local = |pair: &PairReport| pair.lane == LANE_LOCAL;
+        !self.pairs.is_empty() && self.pairs.iter().all(is_local)
+    }
+
     /// The report of a transfer of which nothing is known but how it ended.
     pub fn ended(outcome: Outcome) -> Self {
         Self {

@@ -68,10 +68,10 @@ fn write(out: &mut String, report: &Report) -> std::fmt::Result {
         "sink" => "each frame, every chunk end to end, and read back from the sink",
         _ => "each frame, and every chunk end to end",
     };
-    let sealed = if report.encrypted {
-        "encrypted (TLS 1.3 keys)"
-    } else {
-        "PLAIN (not encrypted)"
+    let sealed = match report.encrypted {
+        true => "encrypted (TLS 1.3 keys)",
+        false if report.is_within_a_process() => "within one process",
+        false => "PLAIN (not encrypted)",
     };
     writeln!(out, "checked    {checked}; {sealed}")?;
     if let Some(replicas) = &report.replicas {
@@ -329,6 +329,10 @@ mod tests {
         report.notes = vec!["note".into(); 50];
         let text = text(&report, true, &[]);
         assert!(text.contains("PLAIN (not encrypted)"));
+        for pair in &mut report.pairs {
+            pair.lane = "local".into();
+        }
+        assert!(self::text(&report, true, &[]).contains("; within one process"));
         assert!(text.contains("and 84 more nodes"));
         assert!(text.lines().count() < 60, "{text}");
     }
