@@ -3,7 +3,7 @@
 mod common;
 
 use common::processes::{assert_gone, family, kill, temporary};
-use common::{Moving, Place, RunningAgent, assert_same_tree, bytes, wait_for};
+use common::{Moving, Place, RunningAgent, assert_same_tree, bytes, make_ssh, wait_for};
 use serde_json::Value;
 
 const LARGE: usize = 20 << 20;
@@ -160,18 +160,27 @@ fn the_next_command_takes_over() {
     scene.assert_whole();
 }
 
+/// A copy from a host that is reached over ssh, so that the command starts agents as processes: its words, with these before.
+fn started<'w>(place: &Place, ssh: &'w str, from: &'w str, options: &[&'w str]) -> Vec<&'w str> {
+    std::fs::create_dir(place.path("set")).unwrap();
+    std::fs::write(place.path("set/large"), bytes(LARGE, 2)).unwrap();
+    let program = env!("CARGO_BIN_EXE_ropewalk");
+    let reach = ["--ssh", ssh, "--remote-path", program, from, "copy"];
+    [&["copy"], options, &reach].concat()
+}
+
 /// Agents that the command has started go on as well, then end; the next command waits for what they finish.
 #[test]
 fn started_agents_finish_and_end() {
     let place = Place::new();
-    std::fs::create_dir(place.path("set")).unwrap();
-    std::fs::write(place.path("set/large"), bytes(LARGE, 2)).unwrap();
-    let mut moving = Moving::start(&place, &["copy", "--limit", LIMIT, "set", "copy"]);
+    let (ssh, from) = (make_ssh(&place, ""), format!("host:{}", place.text("set")));
+    let words = started(&place, &ssh, &from, &["--limit", LIMIT]);
+    let mut moving = Moving::start(&place, &words);
     moving.until_delivered(8 << 20);
     let all = family(moving.child.id() as i32);
     kill(all[0]);
     moving.child.wait().unwrap();
-    let words = ["copy", "--json", "set", "copy"];
+    let words = [&words[..], &["--json"]].concat();
     let report = place.run(&words).assert_status(0).report();
     assert_eq!(report["delivered_bytes"], 0, "{report:#}");
     assert_eq!(report["landing"]["unchanged_bytes"], LARGE, "{report:#}");
@@ -185,16 +194,38 @@ fn started_agents_finish_and_end() {
 #[test]
 fn what_has_no_journal_ends_with_its_command() {
     let place = Place::new();
-    std::fs::create_dir(place.path("set")).unwrap();
-    std::fs::write(place.path("set/large"), bytes(LARGE, 2)).unwrap();
-    let args = ["copy", "--check", "none", "--limit", LIMIT, "set", "copy"];
-    let mut moving = Moving::start(&place, &args);
+    let (ssh, from) = (make_ssh(&place, ""), format!("host:{}", place.text("set")));
+    let words = started(&place, &ssh, &from, &["--check", "none", "--limit", LIMIT]);
+    let mut moving = Moving::start(&place, &words);
     moving.until_delivered(8 << 20);
     let all = family(moving.child.id() as i32);
     kill(all[0]);
     moving.child.wait().unwrap();
     assert_gone(&all[1..]);
     assert!(!place.path("copy").exists());
+    assert_eq!(temporary(place.dir.path()), [""; 0]);
+}
+
+/// The agents of a local copy are in the command's process and end with it; what was safe is not sent again.
+#[test]
+fn a_killed_local_copy_is_continued() {
+    let place = Place::new();
+    std::fs::create_dir(place.path("set")).unwrap();
+    std::fs::write(place.path("set/large"), bytes(LARGE, 2)).unwrap();
+    let mut moving = Moving::start(&place, &["copy", "--limit", LIMIT, "set", "copy"]);
+    moving.until_delivered(8 << 20);
+    let all = family(moving.child.id() as i32);
+    assert_eq!(all.len(), 1);
+    kill(all[0]);
+    moving.child.wait().unwrap();
+    let report = place
+        .run(&["copy", "--json", "set", "copy"])
+        .assert_status(0)
+        .report();
+    assert!(there(&report) >= 8 << 20, "{report:#}");
+    let sent = report["delivered_bytes"].as_u64().unwrap();
+    assert_eq!(sent, LARGE as u64 - there(&report), "{report:#}");
+    assert_same_tree(&place.path("set"), &place.path("copy"));
     assert_eq!(temporary(place.dir.path()), [""; 0]);
 }
 
