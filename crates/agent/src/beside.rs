@@ -52,16 +52,29 @@ pub(crate) fn stream(
     let is_of_data = index < HASH_STREAM;
     let meter = part.serving().meter(settled, is_of_data);
     let observed = part.member.waits.lend().filter(|_| is_of_data);
-    Some(local::receive_half(Arc::new(Lent {
+    let ends = local::Ends::default();
+    let lent = Lent {
         meter,
+        key: part.member.remember(ends.of_sender()),
+        sender: part.member.clone(),
         _observed: observed,
-    })))
+    };
+    Some(local::receive_half(Arc::new(lent), ends))
 }
 
 /// What a node serves, read by the thread of another one.
 struct Lent {
     meter: Metered,
+    // The sender ends its streams when it ends, this one by its stopper.
+    sender: Arc<Member>,
+    key: u64,
     _observed: Option<Present>,
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        self.sender.forget(self.key);
+    }
 }
 
 impl Provider for Lent {

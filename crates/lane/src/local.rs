@@ -27,16 +27,56 @@ const PIECE_LEN: usize = 256 << 10;
 
 /// The receiving end of a stream whose sender's bytes this process can read.
 #[must_use]
-pub fn receive_half(provider: Arc<dyn Provider + Send + Sync>) -> Box<dyn ReceiveHalf> {
+pub fn receive_half(provider: Arc<dyn Provider + Send + Sync>, ends: Ends) -> Box<dyn ReceiveHalf> {
     Box::new(Local {
         provider,
         outstanding: VecDeque::new(),
         cancelled: VecDeque::new(),
         piece: Box::default(),
         seen: Observation::default(),
-        stopped: Arc::default(),
-        bell: Arc::default(),
+        ends,
     })
+}
+
+/// How the two sides of a stream end it.
+#[derive(Default)]
+pub struct Ends {
+    stopped: Arc<AtomicBool>,
+    closed: Arc<AtomicBool>,
+    bell: Arc<Bell>,
+}
+
+impl std::fmt::Debug for Ends {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Ends")
+            .field("stopped", &self.stopped)
+            .field("closed", &self.closed)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Ends {
+    /// For the sender, which ends the stream with this as it would close a connection: nothing that is read after that is landed.
+    #[must_use]
+    pub fn of_sender(&self) -> Stopper {
+        Stopper {
+            stopped: self.closed.clone(),
+            handle: self.bell.clone(),
+        }
+    }
+
+    /// Whether the stream goes on.
+    ///
+    /// * `owed`: units without an answer.
+    fn check(&self, owed: usize) -> Result<(), LaneError> {
+        if self.stopped.load(Ordering::Acquire) {
+            return Err(LaneError::Stopped);
+        }
+        match self.closed.load(Ordering::Acquire) {
+            true => Err(LaneError::Closed { outstanding: owed }),
+            false => Ok(()),
+        }
+    }
 }
 
 struct Local {
@@ -46,8 +86,7 @@ struct Local {
     // Made when first needed.
     piece: Box<[u8]>,
     seen: Observation,
-    stopped: Arc<AtomicBool>,
-    bell: Arc<Bell>,
+    ends: Ends,
 }
 
 /// Wakes a stream that has nothing to do when it is stopped.
@@ -89,6 +128,12 @@ impl From<Absent> for Failed {
     }
 }
 
+impl From<LaneError> for Failed {
+    fn from(error: LaneError) -> Self {
+        Self::Lane(error)
+    }
+}
+
 impl Local {
     /// One unit, from the source to the landing; its hash, where that is wanted.
     fn unit(
@@ -99,6 +144,7 @@ impl Local {
         let mut hasher = (grant.hash || grant.digest).then(blake3::Hasher::new);
         let mut at = grant.range.start;
         while at < grant.range.end {
+            self.ends.check(self.owed() + 1)?;
             let left = usize::try_from(grant.range.end - at).unwrap_or(usize::MAX);
             let asked = Range {
                 start: at,
@@ -162,11 +208,19 @@ impl Local {
             hash(place);
             return Ok(len);
         }
+        let owed = self.owed() + 1;
         let piece = &mut piece(&mut self.piece)[..len];
         self.provider.read(space, asked.start, piece)?;
+        // A disk may have taken its time.
+        self.ends.check(owed)?;
         hash(piece);
         write(landing, piece)?;
         Ok(len)
+    }
+
+    /// Units that wait for their turn.
+    fn owed(&self) -> usize {
+        self.outstanding.len() + self.cancelled.len()
     }
 
     /// Reads a piece of which only the hash is wanted; its length.
@@ -230,13 +284,10 @@ impl ReceiveHalf for Local {
         landing: &mut dyn Landing,
         deadline: Instant,
     ) -> Result<Received, LaneError> {
-        let is_idle = self.outstanding.is_empty() && self.cancelled.is_empty();
-        if is_idle {
-            self.bell.wait(deadline);
+        if self.owed() == 0 {
+            self.ends.bell.wait(deadline);
         }
-        if self.stopped.load(Ordering::Acquire) {
-            return Err(LaneError::Stopped);
-        }
+        self.ends.check(self.owed())?;
         if let Some(grant) = self.cancelled.pop_front() {
             return Ok(Received::Missing {
                 grant,
@@ -277,8 +328,8 @@ impl ReceiveHalf for Local {
 
     fn stopper(&self) -> Stopper {
         Stopper {
-            stopped: self.stopped.clone(),
-            handle: self.bell.clone(),
+            stopped: self.ends.stopped.clone(),
+            handle: self.ends.bell.clone(),
         }
     }
 

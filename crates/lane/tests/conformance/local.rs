@@ -10,7 +10,7 @@ use ropewalk_model::Range;
 use super::ends::{self, Generated, Memory, Refusing, contents, grant, receive};
 
 fn stream(provider: impl Provider + Send + 'static) -> Box<dyn ReceiveHalf> {
-    local::receive_half(Arc::new(provider))
+    local::receive_half(Arc::new(provider), local::Ends::default())
 }
 
 /// Units of every awkward length and place arrive as they are, in order, with the right hash, wherever source and sink have them.
@@ -164,4 +164,58 @@ fn an_idle_stream_can_be_stopped() {
         thread::spawn(move || receiver.receive(&mut landing, Instant::now() + ends::LONG));
     stopper.stop();
     assert!(matches!(waiting.join().unwrap(), Err(LaneError::Stopped)));
+}
+
+/// A sender that ends while it is read from closes the stream: what it gave last is not landed, and one that is idle wakes.
+#[test]
+fn a_sender_that_ends_closes_the_stream() {
+    struct Ending(Stopper);
+    impl Provider for Ending {
+        fn extent(&self, _space: u16, _range: Range) -> Result<Extent<'_>, Absent> {
+            panic!("its bytes have no place in memory");
+        }
+
+        fn in_memory(&self, _space: u16, _range: Range) -> Result<Option<Extent<'_>>, Absent> {
+            Ok(None)
+        }
+
+        fn read(&self, _space: u16, _offset: u64, _out: &mut [u8]) -> Result<(), Absent> {
+            self.0.stop();
+            Ok(())
+        }
+    }
+    struct Nothing;
+    impl Landing for Nothing {
+        fn write(
+            &mut self,
+            _space: u16,
+            _offset: u64,
+            _bytes: &[u8],
+        ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+            panic!("bytes of a stream that has ended are landed");
+        }
+    }
+    let sides = local::Ends::default();
+    let ending = Ending(sides.of_sender());
+    let mut receiver = local::receive_half(Arc::new(ending), sides);
+    receiver
+        .grant(&[grant(1, 0, 90, true), grant(2, 90, 95, true)])
+        .unwrap();
+    let until = Instant::now() + ends::LONG;
+    let ended = receiver.receive(&mut Nothing, until);
+    assert!(
+        matches!(ended, Err(LaneError::Closed { outstanding: 2 })),
+        "{ended:?}"
+    );
+    let sides = local::Ends::default();
+    let sender = sides.of_sender();
+    let generated = Generated::new(ends::Mode::Memory);
+    let mut receiver = local::receive_half(Arc::new(generated), sides);
+    let waiting = thread::spawn(move || receiver.receive(&mut Nothing, until));
+    sender.stop();
+    let ended = waiting.join().unwrap();
+    assert!(
+        matches!(ended, Err(LaneError::Closed { outstanding: 0 })),
+        "{ended:?}"
+    );
 }
