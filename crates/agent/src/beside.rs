@@ -8,12 +8,16 @@ use parking_lot::Mutex;
 use ropewalk_lane::{Absent, Extent, Provider, ReceiveHalf, local};
 use ropewalk_model::Range;
 
+use crate::hung::Calls;
 use crate::member::Member;
 use crate::sending::Metered;
 use crate::shared::Shared;
 use crate::streams::{HASH_STREAM, POLL};
 use crate::transfer::Transfer;
 use crate::waits::Present;
+
+/// What a node does that reads from another one.
+const READS: &str = "reads of";
 
 /// All that run. Few: a command has one for each of its local nodes.
 static AGENTS: Mutex<Vec<Weak<Shared>>> = Mutex::new(Vec::new());
@@ -57,6 +61,7 @@ pub(crate) fn stream(
         meter,
         key: part.member.remember(ends.of_sender()),
         sender: part.member.clone(),
+        reads: member.reads.clone(),
         _observed: observed,
     };
     Some(local::receive_half(Arc::new(lent), ends))
@@ -68,6 +73,8 @@ struct Lent {
     // The sender ends its streams when it ends, this one by its stopper.
     sender: Arc<Member>,
     key: u64,
+    // Of the node that reads: its thread waits for the disk of the source.
+    reads: Arc<Calls>,
     _observed: Option<Present>,
 }
 
@@ -87,10 +94,12 @@ impl Provider for Lent {
     }
 
     fn read(&self, space: u16, offset: u64, out: &mut [u8]) -> Result<(), Absent> {
-        self.meter.read(space, offset, out)
+        self.reads
+            .carry_out(READS, || self.meter.read(space, offset, out))
     }
 
     fn look(&self, space: u16, offset: u64, out: &mut [u8]) -> Result<(), Absent> {
-        self.meter.look(space, offset, out)
+        self.reads
+            .carry_out(READS, || self.meter.look(space, offset, out))
     }
 }

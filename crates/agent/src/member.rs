@@ -20,6 +20,7 @@ use tokio::sync::watch;
 use crate::awaited::AwaitedEnds;
 use crate::comparing::Comparing;
 use crate::host::{Host, Work};
+use crate::hung::{CALL_TIME_MAX, Calls};
 use crate::interfaces::Interface;
 use crate::open;
 use crate::pool::{CARRIERS_MAX, Pool, READY_MAX};
@@ -75,6 +76,8 @@ pub(crate) struct Member {
     pub comparing: Comparing,
     /// Earlier transfers that it waits for.
     pub awaited_ends: AwaitedEnds,
+    /// Reads of sources by its own threads, where the sender is an agent of this process.
+    pub reads: Arc<Calls>,
     /// How its threads spend their time.
     pub waits: Arc<Waits>,
     outbox: UnboundedSender<FromAgent>,
@@ -125,6 +128,7 @@ impl Member {
             carriers: Pool::of(CARRIERS_MAX),
             comparing: Comparing::default(),
             awaited_ends: AwaitedEnds::default(),
+            reads: Arc::default(),
             waits: Arc::default(),
             outbox,
         })
@@ -281,6 +285,16 @@ impl Member {
         self.carriers.take(&self.stopped, (sender, 0))
     }
 
+    /// What the disk of a source has not done for too long that threads of this node read, in words; `None` as a rule.
+    pub fn hung(&self, now: Instant) -> Option<String> {
+        let what = self.reads.hung(now)?;
+        Some(format!(
+            "{what} a source on this host have not finished for {} s: its disk, or the server of its file system, does not answer; the \
+             transfer goes on when it does",
+            CALL_TIME_MAX.as_secs()
+        ))
+    }
+
     /// Processor time since the transfer was opened, and the largest memory of the process.
     pub fn usage(&self) -> control::Usage {
         let now = usage::now();
@@ -324,6 +338,18 @@ impl Member {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A source whose disk does not answer is named, and no more once it has answered.
+    #[test]
+    fn a_source_that_does_not_answer_is_named() {
+        let (member, _said) = Member::alone();
+        let hung = || member.hung(Instant::now() + CALL_TIME_MAX);
+        assert_eq!(hung(), None);
+        let words = member.reads.carry_out("reads of", hung);
+        let begin = "reads of a source on this host have not finished for 60 s";
+        assert!(words.is_some_and(|words| words.starts_with(begin)));
+        assert_eq!(hung(), None);
+    }
 
     /// The wait for an earlier transfer is never shorter than by default.
     #[test]

@@ -457,6 +457,7 @@ impl Fetch {
         let temporary = self.told_temporary();
         let sinks = self.sinks();
         let hung = sinks.as_ref().and_then(|sinks| sinks.hung(Instant::now()));
+        let hung = hung.or_else(|| self.member.hung(Instant::now()));
         let removing = sinks.and_then(|sinks| sinks.removing());
         let mut state = self.state.lock();
         let State { node, lanes, .. } = &mut *state;
