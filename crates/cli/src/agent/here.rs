@@ -29,13 +29,14 @@ fn serve(input: OwnedFd, output: OwnedFd) -> Result<()> {
     let (secret, lines) = read_input(&input)?;
     let served = read_roots(lines)?;
     let agent = bind_one(true, None, secret, &served)?;
-    let mut output = File::from(output);
-    tell(&mut output, &ready_line(&agent))?;
+    // Before it is ready: the command can say why it is not.
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(WORKERS)
         .enable_all()
         .build()
         .context("cannot start threads; raise the limit of processes (ulimit -u)")?;
+    let mut output = File::from(output);
+    tell(&mut output, &ready_line(&agent))?;
     // Signals are the command's.
     let shutdown = std::future::pending();
     let served = runtime.block_on(agent.serve_pipe((input, output.into()), None, shutdown));

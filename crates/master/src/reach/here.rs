@@ -12,14 +12,14 @@ use tokio::sync::oneshot;
 
 use super::greet::{Greeting, greet};
 use super::ssh::Failure;
-use super::start::{LAST_WORDS, START_TIMEOUT, failed, open_pipe};
-use super::{Reached, Started};
+use super::start::{LAST_WORDS as REASON_TIMEOUT, START_TIMEOUT, failed, open_pipe, show};
+use super::{LAST_WORDS, Reached, Started};
 use crate::request::Options;
 
 /// Files are put in order within this time once everything ends. The process would cut that off.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Why an agent ended before it was ready.
+/// Why an agent ended by itself.
 #[derive(Clone, Debug)]
 pub struct NotStarted {
     /// In words.
@@ -49,7 +49,11 @@ impl Running {
     /// Closes the agent's input, which ends it.
     pub async fn leave(self) {
         self.pipe.close(LAST_WORDS).await;
-        let _ = tokio::time::timeout(LEAVE_TIMEOUT, self.ended).await;
+        let ended = tokio::time::timeout(LEAVE_TIMEOUT, self.ended).await;
+        // A child says so on standard error, which is passed on.
+        if let Ok(Ok(Err(NotStarted { text, .. }))) = ended {
+            show(format!("ropewalk: {text}").as_bytes());
+        }
     }
 }
 
@@ -87,7 +91,7 @@ pub(super) async fn start(options: &Options, lines: &[String]) -> Result<Reached
             open_pipe(*ready, started, true).await
         }
         Greeting::Refused(reason) => Err(failed(reason)),
-        Greeting::Ended => match tokio::time::timeout(LAST_WORDS, &mut ended).await {
+        Greeting::Ended => match tokio::time::timeout(REASON_TIMEOUT, &mut ended).await {
             Ok(Ok(Err(NotStarted { text, is_final }))) => Err(Failure {
                 text,
                 is_question: false,

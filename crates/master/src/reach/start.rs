@@ -265,7 +265,7 @@ impl Said {
 }
 
 /// Shows what another host says, line by line; what would act on the terminal is written out.
-fn show(text: &[u8]) {
+pub(super) fn show(text: &[u8]) {
     for line in String::from_utf8_lossy(text).lines() {
         let is_harmful = |letter: char| letter.is_control() && letter != '\t';
         let mut shown = String::new();
