@@ -34,6 +34,9 @@ use crate::{Agent, AgentError, session};
 /// A master that started an agent opens the control stream at once. One that does not by then is gone.
 const CONTROL_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// A process that was stopped, alone or with its master, reads within this time what lies in the pipe or is about to.
+const WAKE_TIME: Duration = Duration::from_secs(2);
+
 /// Time between two looks whether transfers without a master have ended.
 const ENDED_LOOK: Duration = Duration::from_millis(50);
 
@@ -140,7 +143,10 @@ async fn silent(mut hears: watch::Receiver<()>, shared: Arc<Shared>) {
             None => hears.changed().await,
             Some(left) => match tokio::time::timeout(left.into(), hears.changed()).await {
                 Ok(heard) => heard,
-                Err(_) => return forwards_ended(&shared).await,
+                Err(_) => match tokio::time::timeout(WAKE_TIME, hears.changed()).await {
+                    Ok(heard) => heard,
+                    Err(_) => return forwards_ended(&shared).await,
+                },
             },
         };
         match heard {
