@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
-use ropewalk_master::request::Request;
+use ropewalk_master::request::{Reach, Request};
 use ropewalk_master::{Agents, Cancel, Members};
 use ropewalk_proto::codes::EXIT_INTERRUPTED;
 use ropewalk_proto::report::{Event, Report};
@@ -198,6 +198,9 @@ pub(crate) async fn carry_out<T: Send + 'static>(
             }
         }
     };
+    if request.nodes.iter().all(|node| node.reach == Reach::Local) {
+        own.signals.listen_for_hangup()?;
+    }
     if has_several_copies(&request) {
         own.screen.put(Shown::SeveralCopies);
     }

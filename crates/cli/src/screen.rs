@@ -14,6 +14,7 @@ use tokio::sync::{Notify, oneshot};
 
 use crate::job;
 use crate::print::Taken;
+use crate::sys;
 
 mod backlog;
 
@@ -41,10 +42,11 @@ pub(crate) trait Show: Send + 'static {
     fn taken(&self) -> Taken;
 }
 
-/// Ctrl-C and SIGTERM.
+/// Ctrl-C and SIGTERM; SIGHUP where it is listened for.
 pub(crate) struct Signals {
     interrupt: Signal,
     terminate: Signal,
+    hangup: Option<Signal>,
     count: u32,
 }
 
@@ -54,8 +56,19 @@ impl Signals {
         Ok(Self {
             interrupt: signal(SignalKind::interrupt()).context("cannot listen for Ctrl-C")?,
             terminate: signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?,
+            hangup: None,
             count: 0,
         })
+    }
+
+    /// From now on the end of the terminal or login does not end the process either, but counts as the others do; unless it is to be
+    /// ignored (`nohup`). For a command that runs agents itself: these put their files in order.
+    pub fn listen_for_hangup(&mut self) -> Result<()> {
+        if self.hangup.is_none() && !sys::ignores_hangup() {
+            let hangup = signal(SignalKind::hangup()).context("cannot listen for SIGHUP")?;
+            self.hangup = Some(hangup);
+        }
+        Ok(())
     }
 
     /// Waits for the next one; how many there were.
@@ -63,6 +76,7 @@ impl Signals {
         tokio::select! {
             _ = self.interrupt.recv() => {}
             _ = self.terminate.recv() => {}
+            () = heard(&mut self.hangup) => {}
         }
         self.count += 1;
         self.count
@@ -72,6 +86,16 @@ impl Signals {
     pub fn were_any(&self) -> bool {
         self.count > 0
     }
+}
+
+/// Waits for a signal that counts once, since shells pass on what the system sends, too; for good where it is not listened for.
+async fn heard(signal: &mut Option<Signal>) {
+    match signal {
+        Some(listened) => listened.recv().await,
+        None => std::future::pending().await,
+    };
+    // What listens at the system stays: it does not end the process later either.
+    *signal = None;
 }
 
 type Last<S> = Box<dyn FnOnce(S) + Send>;

@@ -109,6 +109,15 @@ pub fn ignore_hangup() {
     unsafe { libc::signal(libc::SIGHUP, libc::SIG_IGN) };
 }
 
+/// Whether the end of a terminal or login leaves the process alone, as whoever started it wished.
+pub fn ignores_hangup() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let ignored = line.and_then(|text| u64::from_str_radix(text.trim(), 16).ok());
+    // Signal 1 is the first bit.
+    ignored.is_some_and(|ignored| ignored & 1 == 1)
+}
+
 /// SIGUSR1, by which MPICH notifies what it has started that a rank has ended, leaves the process alone.
 pub fn ignore_notice() {
     // SAFETY: ignores one signal; no handler of ours is involved.

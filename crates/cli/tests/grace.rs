@@ -251,3 +251,31 @@ fn an_interrupted_copy_does_not_go_on() {
     let shown = shown.assert_status(0).out();
     assert!(!shown.contains("moving"), "{shown}");
 }
+
+/// The end of the terminal ends a local copy in order, as Ctrl-C does: its agents cannot outlive the command.
+#[test]
+fn a_local_copy_ends_in_order_with_its_terminal() {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    if u64::from_str_radix(ignored.unwrap().trim(), 16).unwrap() & 1 == 1 {
+        eprintln!("skipped: SIGHUP is ignored here, as under nohup");
+        return;
+    }
+    let place = Place::new();
+    std::fs::create_dir(place.path("set")).unwrap();
+    std::fs::write(place.path("set/large"), bytes(LARGE, 2)).unwrap();
+    let args = ["copy", "--check", "none", "--limit", LIMIT, "set", "copy"];
+    let mut moving = Moving::start(&place, &args);
+    moving.until_delivered(8 << 20);
+    let pid = moving.child.id().to_string();
+    // Shells pass on what the system sends.
+    for _ in 0..2 {
+        let sent = std::process::Command::new("kill")
+            .args(["-HUP", &pid])
+            .status();
+        assert!(sent.unwrap().success());
+    }
+    assert_eq!(moving.end().0, 130);
+    assert!(!place.path("copy/large").exists());
+    assert_eq!(temporary(place.dir.path()), [""; 0]);
+}
