@@ -146,8 +146,9 @@ pub struct Run {
     // Bytes of all processes, and when something last happened.
     moved: u64,
     moved_at: Instant,
-    // How long each process had worked then.
+    // How long each process had worked then, and when it last said something new.
     worked: Vec<Nanos>,
+    heard_at: Vec<Instant>,
 }
 
 impl Run {
@@ -176,6 +177,7 @@ impl Run {
             moved: 0,
             moved_at: now,
             worked: vec![Nanos(0); (nodes * groups) as usize],
+            heard_at: vec![now; (nodes * groups) as usize],
         }
     }
 
@@ -196,10 +198,14 @@ impl Run {
         if node >= nodes || group >= groups {
             return;
         }
-        let known = &mut self.progress[(group * nodes + node) as usize];
+        let at = (group * nodes + node) as usize;
+        let known = &mut self.progress[at];
         // Agents repeat the last state of a process that reports no more.
         let ends = progress.has_ended && !known.has_ended;
         let syncs = progress.is_syncing && progress != *known;
+        if progress.elapsed > known.elapsed {
+            self.heard_at[at] = now;
+        }
         // Accounts that were checked stay.
         if !known.has_ended {
             *known = progress;
@@ -321,16 +327,23 @@ impl Run {
     }
 
     /// How long the processes of a group have worked since a block moved, in nanoseconds. What they did before that explains no stall.
-    fn worked_since(&self, group: u32) -> u64 {
+    /// One that says nothing new is stopped, or in a call to a disk that does not return: it waits for no other.
+    fn worked_since(&self, group: u32, now: Instant) -> u64 {
         let nodes = self.nodes.len();
         let first = group as usize * nodes;
-        let processes = self.progress.iter().zip(&self.worked).skip(first);
-        let worked = |(now, then): (&Progress, &Nanos)| now.working().0.saturating_sub(then.0);
-        processes.take(nodes).map(worked).sum()
+        let worked = |at: usize| {
+            let process = &self.progress[at];
+            let worked = process.working().0.saturating_sub(self.worked[at].0);
+            // Before its first block there is nothing that it could say.
+            let is_silent = !process.has_ended && process.elapsed.0 > 0;
+            let heard_at = self.heard_at[at].max(self.moved_at);
+            worked + if is_silent { now.since(heard_at).0 } else { 0 }
+        };
+        (first..first + nodes).map(worked).sum()
     }
 
     /// What it means that nothing happens.
-    fn stalled(&self) -> Failure {
+    fn stalled(&self, now: Instant) -> Failure {
         let seconds = self.patience().as_seconds();
         let node = |is_done: fn(&Node) -> bool| {
             let waits = self.nodes.iter().position(|node| !is_done(node));
@@ -350,7 +363,7 @@ impl Run {
                 format!("has not confirmed its file for {seconds} s; it may have its name or not"),
             ),
             Phase::Moving | Phase::Over => {
-                let slowest = (0..self.groups).max_by_key(|group| self.worked_since(*group));
+                let slowest = (0..self.groups).max_by_key(|group| self.worked_since(*group, now));
                 let text = "the other groups wait for this one (--stall sets the time)";
                 let message = format!("no block has moved for {seconds} s; {text}");
                 (Cause::Process, None, slowest, message)
@@ -375,7 +388,7 @@ impl Run {
             }
             Phase::Opening | Phase::Moving if is_late => self.discard(now),
             Phase::Opening | Phase::Moving if is_stalled => {
-                let failure = self.stalled();
+                let failure = self.stalled(now);
                 self.failure.get_or_insert(failure);
                 self.discard(now);
             }
@@ -386,7 +399,7 @@ impl Run {
                     .all(|node| node.has_finished || node.is_gone);
                 let is_given_up = is_late || commit && is_stalled;
                 if !is_over && commit && is_given_up {
-                    let failure = self.stalled();
+                    let failure = self.stalled(now);
                     self.failure.get_or_insert(failure);
                 }
                 if is_over || is_given_up {

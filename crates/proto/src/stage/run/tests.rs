@@ -246,6 +246,32 @@ fn slow_starts_explain_no_stall() {
     assert_eq!(run.failure().unwrap().group, Some(2));
 }
 
+/// A process that says nothing any more, as one whose disk does not answer, is what the others wait for: they say each second that they wait,
+/// and work a little for that.
+#[test]
+fn silence_explains_a_stall() {
+    let mut run = moving();
+    let status = |bytes, elapsed, input, output| Progress {
+        has_ended: false,
+        elapsed: Nanos::from_secs(elapsed),
+        waited_input: Nanos::from_secs(input),
+        waited_output: Nanos::from_secs(output),
+        ..done(bytes, bytes)
+    };
+    let silent = status(4, 20, 10, 0);
+    run.handle_progress(at(20), 0, 1, silent);
+    run.handle_progress(at(20), 0, 0, status(5, 20, 0, 0));
+    run.handle_progress(at(20), 0, 2, status(6, 20, 20, 0));
+    for second in 22..80 {
+        run.handle_progress(at(second), 0, 0, status(5, second, 0, second - 22));
+        run.handle_progress(at(second), 0, 1, silent);
+        run.handle_progress(at(second), 0, 2, status(6, second, second - 2, 0));
+        assert_eq!(run.poll(at(second)), None);
+    }
+    assert_eq!(run.poll(at(80)), Some(Action::Finish { commit: false }));
+    assert_eq!(run.failure().unwrap().group, Some(1));
+}
+
 /// The last state of a process that has ended is repeated, and the others stand still: a stall.
 #[test]
 fn ended_processes_keep_no_stream_alive() {
