@@ -129,7 +129,7 @@ impl Loop {
         self.screen.put(Shown::Event(event));
     }
 
-    /// Ends in order at the first signal and at once at the second: agents started by this process end with their standard input.
+    /// Ends in order at the first signal and at once at the second: agents that are processes end with their standard input, those within this one with it.
     fn stop(&mut self, count: u32) {
         job::stop();
         if count > 1 {
