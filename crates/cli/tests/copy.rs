@@ -30,7 +30,7 @@ fn a_tree_arrives_whole() {
     for part in [
         "done: ",
         " in 53 files, ",
-        "encrypted",
+        "; within one process",
         "this host (source)",
         "-> this host (copy)",
         "control  ",

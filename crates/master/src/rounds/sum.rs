@@ -80,6 +80,8 @@ pub(super) fn of_rounds(
         control: control(rounds),
         ..end.clone()
     };
+    let is_any_sealed = rounds.iter().any(|round| round.encrypted);
+    report.encrypted = is_any_sealed && !report.is_within_a_process();
     let per_second = |seconds: f64| match seconds > 0.0 {
         true => report.delivered_bytes as f64 * 8.0 / seconds,
         false => 0.0,
