@@ -310,7 +310,7 @@ enum Killed {
     Receiver,
     /// The command and all that it started, while bytes are sent.
     All,
-    /// The command alone: its agents go on.
+    /// The command alone: the agents that it has started go on.
     Command,
 }
 
@@ -346,8 +346,12 @@ fn a_killed_delta_is_gone_on_with() {
         } else {
             "40Mbit"
         };
+        let (ssh, far) = (make_ssh(&place, ""), format!("host:{}", place.text("set")));
+        let from = if killed == Command { &far } else { "set" };
+        let program = env!("CARGO_BIN_EXE_ropewalk");
+        let reach = ["--ssh", &ssh, "--remote-path", program, from, &to];
         let words = ["copy", "--delta", "--wait", "0", "--limit", limit];
-        let mut moving = Moving::start(&place, &[&words[..], &["set", &to]].concat());
+        let mut moving = Moving::start(&place, &[&words[..], &reach].concat());
         match killed {
             ReceiverThatCopies => {
                 wait_for("a temporary file", || {

@@ -7,7 +7,7 @@ use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command};
 
-use common::{DEADLINE, Moving, Place, bytes, wait_for};
+use common::{DEADLINE, Moving, Place, bytes, make_ssh, wait_for};
 use serde_json::Value;
 
 fn signal(child: &Child, name: &str) {
@@ -180,6 +180,12 @@ fn children(parent: &Child) -> Vec<String> {
     text.split_whitespace().map(str::to_owned).collect()
 }
 
+/// With these a host is reached by that stand-in for ssh, so that the command starts agents as processes.
+fn over_ssh(ssh: &str) -> [&str; 4] {
+    let program = env!("CARGO_BIN_EXE_ropewalk");
+    ["--ssh", ssh, "--remote-path", program]
+}
+
 /// Waits until processes have ended, whoever collects them.
 fn wait_for_end(processes: &[String]) {
     let gone = |process: &String| {
@@ -192,8 +198,8 @@ fn wait_for_end(processes: &[String]) {
     });
 }
 
-/// However many files there are to name and to remove, agents end after that: when the command is interrupted, and when it is
-/// killed.
+/// However many files there are to name and to remove, agents end after that: when the command that has them in its process is interrupted,
+/// and when one that has started them is killed.
 #[test]
 fn agents_remove_all_before_they_end() {
     let place = Place::new();
@@ -206,12 +212,15 @@ fn agents_remove_all_before_they_end() {
     }
     std::fs::create_dir(place.path("to")).unwrap();
     // Slow enough that it is at work for long after the signal, on a busy machine, too; after a kill for longer than agents go on.
-    for (name, limit) in [("INT", "300kB/s"), ("KILL", "90kB/s")] {
-        let copy = ["copy", "set", "to/copy", "--limit", limit];
-        let mut moving = Moving::start(&place, &copy);
+    let ssh = make_ssh(&place, "");
+    let far = format!("host:{}", place.text("set"));
+    for (name, from, limit, started) in [("INT", "set", "300kB/s", 0), ("KILL", &far, "90kB/s", 2)]
+    {
+        let copy = ["copy", from, "to/copy", "--limit", limit];
+        let mut moving = Moving::start(&place, &[&copy[..], &over_ssh(&ssh)].concat());
         moving.until_delivered(600_000);
         let agents = children(&moving.child);
-        assert_eq!(agents.len(), 2);
+        assert_eq!(agents.len(), started);
         signal(&moving.child, name);
         moving.child.wait().unwrap();
         wait_for_end(&agents);
@@ -228,7 +237,10 @@ fn agents_remove_all_before_they_end() {
 #[test]
 fn agents_do_not_outlive_their_command() {
     let place = Place::new();
-    let mut moving = Moving::start(&place, &SLOW);
+    std::fs::write(place.path("data"), vec![7; 256 << 20]).unwrap();
+    let (ssh, from) = (make_ssh(&place, ""), format!("host:{}", place.text("data")));
+    let words = ["copy", &from, "null:", "--limit", "4MB/s"];
+    let mut moving = Moving::start(&place, &[&words[..], &over_ssh(&ssh)].concat());
     moving.until_delivered(1);
     let agents = children(&moving.child);
     assert_eq!(agents.len(), 2);
