@@ -215,7 +215,8 @@ fn senders_connect_over_all_interfaces() {
     );
     rules(&lab, "a", &shut);
     let agents = ["a", "b"].map(|host| agent(&lab, host, 7420, &["/data:rw"]));
-    let data = bytes(24 << 20);
+    // Long enough for the second way to be found on a busy machine.
+    let data = bytes(64 << 20);
     std::fs::write(lab.path_in("a", "/data/set"), &data).unwrap();
     for (rails, expected) in [("auto", 2), ("one", 1)] {
         let copy = format!("b:7420:/data/{rails}");
