@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Moving, Place, assert_same_tree, bytes, make_tree};
+use common::{Moving, Place, assert_same_tree, bytes, make_ssh, make_tree};
 use serde_json::Value;
 
 fn landing(report: &Value, key: &str) -> u64 {
@@ -107,8 +107,8 @@ fn each_copy_gets_what_it_lacks() {
     assert_eq!(landing(&report, "unchanged_files"), (53 - 1) + (50 - 1));
 }
 
-/// The command that was interrupted sends, when it is run again, no file that was complete, however it ended: by a signal or
-/// killed.
+/// The command that was interrupted sends, when it is run again, no file that was complete, however it ended: by a signal, with agents in
+/// its process, or killed, with agents that it has started.
 #[test]
 fn the_next_run_sends_the_rest() {
     for signal in ["-INT", "-KILL"] {
@@ -117,7 +117,12 @@ fn the_next_run_sends_the_rest() {
         for at in 0..40 {
             std::fs::write(place.path(&format!("set/f{at}")), bytes(500_000, at)).unwrap();
         }
-        let mut moving = Moving::start(&place, &["copy", "--limit", "80Mbit", "set", "copy"]);
+        let (ssh, far) = (make_ssh(&place, ""), format!("host:{}", place.text("set")));
+        let from = if signal == "-KILL" { &far } else { "set" };
+        let program = env!("CARGO_BIN_EXE_ropewalk");
+        let reach = ["--ssh", &ssh, "--remote-path", program, from, "copy"];
+        let words = [&["copy", "--limit", "80Mbit"][..], &reach].concat();
+        let mut moving = Moving::start(&place, &words);
         moving.until_delivered(8_000_000);
         let pid = moving.child.id().to_string();
         let kill = std::process::Command::new("kill")
@@ -125,7 +130,7 @@ fn the_next_run_sends_the_rest() {
             .status();
         assert!(kill.unwrap().success());
         moving.child.wait().unwrap();
-        // Local agents of a killed command end by themselves, after they have renamed complete files.
+        // Agents that a killed command has started end by themselves, after they have renamed complete files.
         common::wait_for("the agents to end", || {
             let names = std::fs::read_dir(place.dir.path()).unwrap();
             let mut names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
