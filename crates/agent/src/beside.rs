@@ -10,33 +10,42 @@ use ropewalk_model::Range;
 
 use crate::hung::Calls;
 use crate::member::Member;
-use crate::sending::Metered;
-use crate::shared::Shared;
+use crate::sending::{Metered, Serving};
 use crate::streams::{HASH_STREAM, POLL};
-use crate::transfer::Transfer;
 use crate::waits::Present;
 
 /// What a node does that reads from another one.
 const READS: &str = "reads of";
 
-/// All that run. Few: a command has one for each of its local nodes.
-static AGENTS: Mutex<Vec<Weak<Shared>>> = Mutex::new(Vec::new());
+/// What one node serves in one transfer.
+struct Part {
+    instance: String,
+    member: Weak<Member>,
+    serving: Weak<Serving>,
+}
 
-/// An agent of this process begins.
-pub(crate) fn enter(shared: &Arc<Shared>) {
-    let mut agents = AGENTS.lock();
-    agents.retain(|agent| agent.strong_count() > 0);
-    agents.push(Arc::downgrade(shared));
+/// Those of all agents of this process. Few: a command has one for each of its local nodes.
+static PARTS: Mutex<Vec<Part>> = Mutex::new(Vec::new());
+
+/// A node of the agent of that name takes part in a transfer.
+pub(crate) fn enter(instance: &str, member: &Arc<Member>, serving: &Arc<Serving>) {
+    let mut parts = PARTS.lock();
+    parts.retain(|part| part.serving.strong_count() > 0);
+    parts.push(Part {
+        instance: instance.to_owned(),
+        member: Arc::downgrade(member),
+        serving: Arc::downgrade(serving),
+    });
 }
 
 /// A node's part in a transfer, where its agent is one of this process.
-fn part(instance: &str, transfer: &[u8; 16], node: u32) -> Option<Arc<Transfer>> {
-    let agents: Vec<_> = AGENTS.lock().iter().filter_map(Weak::upgrade).collect();
-    let agent = agents
+fn part(instance: &str, transfer: &[u8; 16], node: u32) -> Option<(Arc<Member>, Arc<Serving>)> {
+    let parts = PARTS.lock();
+    parts
         .iter()
-        .find(|agent| agent.host.instance == instance)?;
-    let part = agent.transfers.lock().get(transfer).cloned()?;
-    (part.member.node == node).then_some(part)
+        .filter(|part| part.instance == instance)
+        .filter_map(|part| Some((part.member.upgrade()?, part.serving.upgrade()?)))
+        .find(|(member, _)| member.id == *transfer && member.node == node)
 }
 
 /// A stream of that number from such a node, once it has its plan; `None` where its agent is none of this process, or serves nothing.
@@ -45,22 +54,22 @@ pub(crate) fn stream(
     (instance, node): (&str, u32),
     index: u32,
 ) -> Option<Box<dyn ReceiveHalf>> {
-    let part = part(instance, &member.id, node)?;
+    let (sender, serving) = part(instance, &member.id, node)?;
     let settled = loop {
-        match part.serving().wait_for(POLL) {
+        match serving.wait_for(POLL) {
             Some(settled) => break settled?,
             None if member.has_ended() => return None,
             None => {}
         }
     };
     let is_of_data = index < HASH_STREAM;
-    let meter = part.serving().meter(settled, is_of_data);
-    let observed = part.member.waits.lend().filter(|_| is_of_data);
+    let meter = serving.meter(settled, is_of_data);
+    let observed = sender.waits.lend().filter(|_| is_of_data);
     let ends = local::Ends::default();
     let lent = Lent {
         meter,
-        key: part.member.remember(ends.of_sender()),
-        sender: part.member.clone(),
+        key: sender.remember(ends.of_sender()),
+        sender,
         reads: member.reads.clone(),
         _observed: observed,
     };

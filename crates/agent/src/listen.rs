@@ -16,7 +16,6 @@ use ropewalk_store::{Access, Buffers, Roots};
 use tokio::io::AsyncReadExt as _;
 use tokio::sync::watch;
 
-use crate::beside;
 use crate::counts::Counts;
 use crate::door::{Doors, Place};
 use crate::host::{Host, Work};
@@ -151,7 +150,6 @@ impl Agent {
             local_doors: Arc::new(Doors::new(open_files::limit())),
         };
         let shared = Arc::new(shared);
-        beside::enter(&shared);
         Ok(Self {
             listeners,
             local,

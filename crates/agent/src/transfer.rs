@@ -16,6 +16,7 @@ use ropewalk_store::{BufferSource, Keep, PatternSource, Source, StoreError};
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::AgentError;
+use crate::beside;
 use crate::counts::{Counts, Moved};
 use crate::handing::{Handing, Holder};
 use crate::host::Host;
@@ -158,6 +159,7 @@ impl Transfer {
             has_plan: AtomicBool::new(false),
             is_awaited: AtomicBool::new(false),
         };
+        beside::enter(&host.instance, &transfer.member, &transfer.serving);
         Ok((Arc::new(transfer), opened))
     }
 
@@ -264,11 +266,6 @@ impl Transfer {
             }
         }
         Ok(holdings)
-    }
-
-    /// What it serves.
-    pub fn serving(&self) -> &Arc<Serving> {
-        &self.serving
     }
 
     /// Serves the joined stream of this number on a thread of its own until the peer closes it or the transfer ends.

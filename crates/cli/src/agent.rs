@@ -26,7 +26,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::metrics::Metrics;
 use crate::ports::Ports;
-use crate::run::runtime;
+use crate::runtime::runtime;
 use crate::sys::{self, say};
 use crate::{Usage, service, token};
 

@@ -15,7 +15,7 @@ use serde::Serialize;
 use tokio::sync::Semaphore;
 
 use crate::agent::PORT_DEFAULT;
-use crate::run::runtime;
+use crate::runtime::runtime;
 use crate::{Usage, escape, sys, token};
 
 /// Agents that are asked at one time: a descriptor and a handshake each.

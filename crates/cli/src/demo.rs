@@ -123,7 +123,7 @@ struct Running {
 
 /// Runs the demonstration.
 pub(crate) fn run(args: &DemoArgs) -> Result<ExitCode> {
-    let runtime = run::runtime()?;
+    let runtime = crate::runtime::runtime()?;
     let parent = args.dir.clone().unwrap_or_else(std::env::temp_dir);
     let folder = Folder::create(&parent, args.keep)?;
     let result = runtime.block_on(async {

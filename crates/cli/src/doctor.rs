@@ -16,7 +16,7 @@ use tokio::sync::mpsc;
 
 use crate::endpoint::{self, Side};
 use crate::options::ReachArgs;
-use crate::run::runtime;
+use crate::runtime::runtime;
 use crate::screen::Signals;
 use crate::{Usage, sys};
 

@@ -32,6 +32,7 @@ mod put;
 mod remains;
 mod report;
 mod run;
+mod runtime;
 mod screen;
 mod serve;
 mod service;

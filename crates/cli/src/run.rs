@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use ropewalk_master::request::{Reach, Request};
 use ropewalk_master::{Agents, Cancel, Members};
 use ropewalk_proto::codes::EXIT_INTERRUPTED;
@@ -11,6 +11,7 @@ use tokio::sync::mpsc;
 
 use crate::desk::Desk;
 use crate::options::OutputArgs;
+use crate::runtime::runtime;
 use crate::screen::{Screen, Show, Signals};
 use crate::wildcards::{Asked, Expand};
 use crate::{Usage, job};
@@ -18,14 +19,6 @@ use crate::{Usage, job};
 mod show;
 
 pub(crate) use self::show::{Shown, Transfer, keeping};
-
-/// The runtime that drives control connections; data has threads of its own in the agents.
-pub(crate) fn runtime() -> Result<tokio::runtime::Runtime> {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build();
-    runtime.context("cannot start threads; raise the limit of processes (ulimit -u)")
-}
 
 /// Carries something out, shows its events until it has ended, and then its end. The first signal cancels it, the second ends the
 /// process.

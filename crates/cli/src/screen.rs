@@ -301,7 +301,7 @@ mod tests {
     /// A thread that fails ends the waits for it: for space, and for the end.
     #[test]
     fn a_thread_that_fails_holds_nothing() {
-        let runtime = crate::run::runtime().unwrap();
+        let runtime = crate::runtime::runtime().unwrap();
         runtime.block_on(async {
             let mut signals = Signals::listen().unwrap();
             let screen = Screen::start(Broken).unwrap();

@@ -19,7 +19,7 @@ use crate::escape;
 use crate::progress::{busy_words, rate, waiting_words};
 use crate::remains;
 use crate::report::{count, listed, thousands};
-use crate::run::runtime;
+use crate::runtime::runtime;
 use crate::sys::{self, say};
 use crate::token;
 

@@ -21,7 +21,8 @@ use crate::desk::{Answer, Carried, Desk, Kind, places};
 use crate::endpoint::{self, Side};
 use crate::escape;
 use crate::options::{OutputArgs, ReachArgs};
-use crate::run::{runtime, until_ended};
+use crate::run::until_ended;
+use crate::runtime::runtime;
 use crate::sys;
 
 mod processes;

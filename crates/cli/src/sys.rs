@@ -109,7 +109,7 @@ pub fn ignore_hangup() {
     unsafe { libc::signal(libc::SIGHUP, libc::SIG_IGN) };
 }
 
-/// Whether the end of a terminal or login leaves the process alone, as whoever started it wished.
+/// Whether the end of a terminal or login leaves the process alone, as with `nohup`.
 pub fn ignores_hangup() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

@@ -18,7 +18,8 @@ use tokio::sync::mpsc;
 use crate::desk::{Answer, Carried, Desk, Kind};
 use crate::escape;
 use crate::options::{OutputArgs, ReachArgs, rails};
-use crate::run::{runtime, until_ended};
+use crate::run::until_ended;
+use crate::runtime::runtime;
 use crate::stream::{name, reaches};
 
 mod show;

@@ -26,7 +26,6 @@ use ropewalk_proto::report::Event;
 use tokio::process::Child;
 use tokio::task::JoinSet;
 
-pub use self::here::{AgentHere, NotStarted};
 pub(crate) use self::ranks::Ranks;
 use self::ranks::Seat;
 pub(crate) use self::ssh::Failure;

@@ -14,7 +14,7 @@ pub use ropewalk_proto::coordinator::{Destinations, Incomplete, Mapping, Rails, 
 pub use ropewalk_store::{FileList, FilterRule};
 pub use ropewalk_tuner::PolicyName;
 
-use crate::reach::AgentHere;
+use crate::here::AgentHere;
 
 /// A transfer to be carried out.
 #[derive(Clone, Debug)]

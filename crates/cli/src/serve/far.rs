@@ -24,7 +24,7 @@ use super::places;
 use super::submit::kept_variables;
 use super::task::Task;
 use crate::inputs::{Inputs, Text};
-use crate::{Arguments, Command, desk, help, run, service, token, transfer};
+use crate::{Arguments, Command, desk, help, service, token, transfer};
 
 /// Between two looks at a job that is followed.
 const LOOK_PAUSE: Duration = Duration::from_millis(200);
@@ -127,7 +127,7 @@ impl Far {
         let listener = CommandListener::bind(addresses, &token, Arc::new(service::log))?;
         let addresses = listener.addresses();
         let (open, closed) = oneshot::channel::<()>();
-        let runtime = run::runtime()?;
+        let runtime = crate::runtime::runtime()?;
         let serve = move || {
             let answer = move |question, answers| answer(question, answers, own.clone());
             let served = runtime.block_on(listener.serve(answer, async { drop(closed.await) }));

@@ -14,7 +14,8 @@ use ropewalk_proto::queue::{Entry, State};
 use ropewalk_proto::report::Event;
 
 use crate::options::OutputArgs;
-use crate::run::{Shown, Transfer, runtime};
+use crate::run::{Shown, Transfer};
+use crate::runtime::runtime;
 use crate::screen::{Screen, Signals};
 use crate::sys::{self, say};
 use crate::transfer::TransferArgs;

@@ -18,7 +18,7 @@ use crate::escape;
 use crate::members::{Limit, limit_rate};
 use crate::progress::rate as shown_rate;
 use crate::report::listed;
-use crate::run::runtime;
+use crate::runtime::runtime;
 use crate::sys::{self, say};
 use crate::token;
 

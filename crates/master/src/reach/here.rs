@@ -1,8 +1,5 @@
 //! An agent within this process, at the other end of two pipes, as a child's would be.
 
-use std::fmt;
-use std::os::fd::OwnedFd;
-use std::sync::Arc;
 use std::time::Duration;
 
 use ropewalk_pipe::Pipe;
@@ -14,30 +11,11 @@ use super::greet::{Greeting, greet};
 use super::ssh::Failure;
 use super::start::{LAST_WORDS as REASON_TIMEOUT, START_TIMEOUT, failed, open_pipe, show};
 use super::{LAST_WORDS, Reached, Started};
+use crate::here::{AgentHere, NotStarted};
 use crate::request::Options;
 
 /// Files are put in order within this time once everything ends. The process would cut that off.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// Why an agent ended by itself.
-#[derive(Clone, Debug)]
-pub struct NotStarted {
-    /// In words.
-    pub text: String,
-    /// Trying again would fail in the same way.
-    pub is_final: bool,
-}
-
-/// Runs agents within this process: reads secret and roots from the first pipe, and serves over both until the first one closes. Called on
-/// threads of their own.
-#[derive(Clone)]
-pub struct AgentHere(pub Arc<dyn Fn(OwnedFd, OwnedFd) -> Result<(), NotStarted> + Send + Sync>);
-
-impl fmt::Debug for AgentHere {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("AgentHere")
-    }
-}
 
 /// An agent that runs.
 pub(crate) struct Running {
