@@ -4,6 +4,7 @@
 //! with a reason. One thread drives each end. Nothing here knows sockets, file descriptors of the
 //! lane or how many threads there are, so that shared memory, MPI or datagrams fit behind it.
 
+use std::collections::VecDeque;
 use std::error::Error;
 use std::fs::File;
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use ropewalk_model::Range;
 use ropewalk_proto::rapid::Gaps;
-use ropewalk_proto::wire::HASH_LEN;
+use ropewalk_proto::wire::{HASH_LEN, PAYLOAD_MAX};
 
 use crate::LaneError;
 use crate::tcp_info::TcpInfo;
@@ -56,6 +57,81 @@ impl Grant {
             false => self.range.len(),
         }
     }
+}
+
+/// Payload bytes that a grant asks for.
+///
+/// # Errors
+/// [`LaneError::Misuse`] where these are too many.
+pub(crate) fn payload_len(grant: &Grant) -> Result<u32, LaneError> {
+    let len = u32::try_from(grant.range.len()).ok();
+    len.filter(|len| *len <= PAYLOAD_MAX).ok_or_else(|| {
+        LaneError::Misuse(format!(
+            "a unit of {} bytes was granted, the longest is {PAYLOAD_MAX}",
+            grant.range.len()
+        ))
+    })
+}
+
+/// Whether a stream may be granted these beside what is outstanding.
+///
+/// * `highest`: id of all grants so far.
+///
+/// # Errors
+/// [`LaneError::Misuse`], as [`ReceiveHalf::grant`] says.
+pub(crate) fn check_grants(
+    outstanding: &VecDeque<Grant>,
+    highest: Option<u32>,
+    grants: &[Grant],
+) -> Result<(), LaneError> {
+    if outstanding.len() + grants.len() > OUTSTANDING_MAX {
+        return Err(LaneError::Misuse(format!(
+            "more than {OUTSTANDING_MAX} units would be outstanding on one stream"
+        )));
+    }
+    for grant in grants {
+        payload_len(grant)?;
+        let is_taken = highest.is_some_and(|highest| grant.id <= highest)
+            && outstanding.iter().any(|other| other.id == grant.id);
+        if is_taken {
+            return Err(LaneError::Misuse(format!(
+                "grant {} is outstanding already",
+                grant.id
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// The landing's own memory for all of `length` bytes, if it offers any.
+pub(crate) fn place(
+    landing: &mut dyn Landing,
+    space: u16,
+    offset: u64,
+    length: usize,
+) -> Option<&mut [u8]> {
+    if length == 0 {
+        return None;
+    }
+    landing
+        .buffer(space, offset, length)
+        .filter(|place| place.len() == length)
+}
+
+/// Gives bytes to a landing that has no memory for them.
+pub(crate) fn write(
+    landing: &mut dyn Landing,
+    space: u16,
+    offset: u64,
+    bytes: &[u8],
+) -> Result<(), LaneError> {
+    landing
+        .write(space, offset, bytes)
+        .map_err(|source| LaneError::Landing {
+            space,
+            range: Range::new(offset, offset + bytes.len() as u64),
+            source,
+        })
 }
 
 /// How one wait of [`ReceiveHalf::receive`] ended.

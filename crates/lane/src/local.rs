@@ -14,16 +14,13 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use ropewalk_model::Range;
-use ropewalk_proto::wire::PAYLOAD_MAX;
 
 use crate::LaneError;
 use crate::half::{
-    Absent, Extent, Grant, Handle, Landing, OUTSTANDING_MAX, Observation, Provider, ReceiveHalf,
-    Received, Stopper, missing,
+    Absent, Extent, Grant, Handle, Landing, Observation, Provider, ReceiveHalf, Received, Stopper,
+    check_grants, missing, place, write,
 };
-
-/// Bytes that are read, hashed and written at once.
-const PIECE_LEN: usize = 256 << 10;
+use crate::receive::PIECE_LEN;
 
 /// The receiving end of a stream whose sender's bytes this process can read.
 #[must_use]
@@ -32,6 +29,7 @@ pub fn receive_half(provider: Arc<dyn Provider + Send + Sync>, ends: Ends) -> Bo
         provider,
         outstanding: VecDeque::new(),
         cancelled: VecDeque::new(),
+        highest: None,
         piece: Box::default(),
         seen: Observation::default(),
         ends,
@@ -83,6 +81,7 @@ struct Local {
     provider: Arc<dyn Provider + Send + Sync>,
     outstanding: VecDeque<Grant>,
     cancelled: VecDeque<Grant>,
+    highest: Option<u32>,
     // Made when first needed.
     piece: Box<[u8]>,
     seen: Observation,
@@ -181,29 +180,15 @@ impl Local {
             }) if !bytes.is_empty() => Some(&bytes[..bytes.len().min(len)]),
             _ => None,
         };
-        let write = |landing: &mut dyn Landing, bytes: &[u8]| {
-            let written = landing.write(space, asked.start, bytes);
-            written.map_err(|source| {
-                let end = asked.start + bytes.len() as u64;
-                Failed::Lane(LaneError::Landing {
-                    space,
-                    range: Range {
-                        start: asked.start,
-                        end,
-                    },
-                    source,
-                })
-            })
-        };
         if let Some(bytes) = lent {
             hash(bytes);
-            match landing.buffer(space, asked.start, bytes.len()) {
+            match place(landing, space, asked.start, bytes.len()) {
                 Some(place) => place.copy_from_slice(bytes),
-                None => write(landing, bytes)?,
+                None => write(landing, space, asked.start, bytes)?,
             }
             return Ok(bytes.len());
         }
-        if let Some(place) = landing.buffer(space, asked.start, len) {
+        if let Some(place) = place(landing, space, asked.start, len) {
             self.provider.read(space, asked.start, place)?;
             hash(place);
             return Ok(len);
@@ -214,7 +199,7 @@ impl Local {
         // A disk may have taken its time.
         self.ends.check(owed)?;
         hash(piece);
-        write(landing, piece)?;
+        write(landing, space, asked.start, piece)?;
         Ok(len)
     }
 
@@ -247,26 +232,9 @@ fn piece(place: &mut Box<[u8]>) -> &mut [u8] {
 
 impl ReceiveHalf for Local {
     fn grant(&mut self, grants: &[Grant]) -> Result<(), LaneError> {
-        if self.outstanding.len() + grants.len() > OUTSTANDING_MAX {
-            return Err(LaneError::Misuse(format!(
-                "more than {OUTSTANDING_MAX} units would be outstanding on one stream"
-            )));
-        }
-        for grant in grants {
-            if grant.range.len() > PAYLOAD_MAX.into() {
-                return Err(LaneError::Misuse(format!(
-                    "a unit of {} bytes is longer than {PAYLOAD_MAX}",
-                    grant.range.len()
-                )));
-            }
-            if self.outstanding.iter().any(|other| other.id == grant.id) {
-                return Err(LaneError::Misuse(format!(
-                    "grant {} is outstanding already",
-                    grant.id
-                )));
-            }
-            self.outstanding.push_back(*grant);
-        }
+        check_grants(&self.outstanding, self.highest, grants)?;
+        self.outstanding.extend(grants);
+        self.highest = grants.iter().map(|grant| grant.id).max().max(self.highest);
         Ok(())
     }
 

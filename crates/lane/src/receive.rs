@@ -12,13 +12,15 @@ use std::time::{Duration, Instant};
 
 use ropewalk_model::Range;
 use ropewalk_proto::wire::{
-    FrameHeader, FrameKind, HASH_LEN, HEADER_LEN, HELD_RANGE_LEN, HELD_RANGES_MAX, PAYLOAD_MAX,
-    decode_held, flags,
+    FrameHeader, FrameKind, HASH_LEN, HEADER_LEN, HELD_RANGE_LEN, HELD_RANGES_MAX, decode_held,
+    flags,
 };
 
 use crate::checksum::Sum;
 use crate::frame_io::{Ahead, Behind, FRAGMENT_LEN, FRAGMENT_LEN_MIN, Guard, REASON_MAX, body_len};
-use crate::half::{Grant, Landing, OUTSTANDING_MAX, Observation, ReceiveHalf, Received, Stopper};
+use crate::half::{
+    Grant, Landing, Observation, ReceiveHalf, Received, Stopper, check_grants, payload_len,
+};
 use crate::wire::{Interest, Link, Wire};
 use crate::{Check, LaneError, Protection};
 
@@ -28,7 +30,7 @@ const SMALL_MAX: u64 = 32 << 10;
 /// Bytes of the read-ahead buffer.
 const AHEAD_LEN: usize = 128 << 10;
 /// Bytes of an unchecked frame landed at once; they are in the cache when they are hashed or written.
-const PIECE_LEN: usize = 256 << 10;
+pub(crate) const PIECE_LEN: usize = 256 << 10;
 /// Bytes of grants collected before they are pushed to the connection.
 const GRANTS_LEN: usize = 16 << 10;
 /// Bytes the first wait for a header hopes for, and how long it does. On a path that brings fewer in
@@ -479,16 +481,7 @@ impl<W: Wire> Receiver<W> {
     }
 
     fn frame_for(kind: FrameKind, grant: &Grant) -> Result<FrameHeader, LaneError> {
-        let length = u32::try_from(grant.range.len())
-            .ok()
-            .filter(|length| *length <= PAYLOAD_MAX);
-        let Some(length) = length else {
-            let text = format!(
-                "a unit of {} bytes was granted, the longest is {PAYLOAD_MAX}",
-                grant.range.len()
-            );
-            return Err(LaneError::Misuse(text));
-        };
+        let length = payload_len(grant)?;
         Ok(FrameHeader {
             kind,
             flags: if grant.hash { flags::HASH } else { 0 }
@@ -504,22 +497,7 @@ impl<W: Wire> Receiver<W> {
 
 impl<W: Wire> ReceiveHalf for Receiver<W> {
     fn grant(&mut self, grants: &[Grant]) -> Result<(), LaneError> {
-        if self.outstanding.len() + grants.len() > OUTSTANDING_MAX {
-            return Err(LaneError::Misuse(format!(
-                "more than {OUTSTANDING_MAX} units would be outstanding on one stream"
-            )));
-        }
-        for grant in grants {
-            Self::frame_for(FrameKind::Grant, grant)?;
-            let taken = self.highest.is_some_and(|highest| grant.id <= highest)
-                && self.outstanding.iter().any(|other| other.id == grant.id);
-            if taken {
-                return Err(LaneError::Misuse(format!(
-                    "grant {} is outstanding already",
-                    grant.id
-                )));
-            }
-        }
+        check_grants(&self.outstanding, self.highest, grants)?;
         if self.outstanding.is_empty() {
             self.link.moved = Instant::now();
         }

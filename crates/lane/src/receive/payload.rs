@@ -3,13 +3,12 @@
 use std::io::IoSliceMut;
 use std::time::Instant;
 
-use ropewalk_model::Range;
 use ropewalk_proto::wire::{CHECKSUM_LEN, FrameHeader, HASH_LEN, TAG_LEN, flags};
 
 use super::{Frame, PIECE_LEN, Receiver, Unit};
 use crate::LaneError;
 use crate::frame_io::{Ahead, FRAGMENT_LEN, Guard, body_len};
-use crate::half::Landing;
+use crate::half::{Landing, place, write};
 use crate::wire::{Link, Wire};
 
 impl<W: Wire> Receiver<W> {
@@ -325,31 +324,6 @@ fn damage(header: &FrameHeader) -> String {
         "the checksum of {} bytes at {} is wrong",
         header.length, header.offset
     )
-}
-
-/// The landing's own memory for all of `length` bytes, if it offers any.
-fn place(landing: &mut dyn Landing, space: u16, offset: u64, length: usize) -> Option<&mut [u8]> {
-    if length == 0 {
-        return None;
-    }
-    landing
-        .buffer(space, offset, length)
-        .filter(|place| place.len() == length)
-}
-
-fn write(
-    landing: &mut dyn Landing,
-    space: u16,
-    offset: u64,
-    bytes: &[u8],
-) -> Result<(), LaneError> {
-    landing
-        .write(space, offset, bytes)
-        .map_err(|source| LaneError::Landing {
-            space,
-            range: Range::new(offset, offset + bytes.len() as u64),
-            source,
-        })
 }
 
 fn compare_hash(unit: &mut Unit, theirs: &[u8]) {

@@ -226,17 +226,21 @@ fn syncing_is_no_stall() {
     );
 }
 
-/// The group that works while nothing moves is named, not the one that worked longest before.
-#[test]
-fn slow_starts_explain_no_stall() {
-    let mut run = moving();
-    let status = |bytes, elapsed, input, output| Progress {
+/// So far; times in seconds.
+fn status(bytes: u64, elapsed: u64, input: u64, output: u64) -> Progress {
+    Progress {
         has_ended: false,
         elapsed: Nanos::from_secs(elapsed),
         waited_input: Nanos::from_secs(input),
         waited_output: Nanos::from_secs(output),
         ..done(bytes, bytes)
-    };
+    }
+}
+
+/// The group that works while nothing moves is named, not the one that worked longest before.
+#[test]
+fn slow_starts_explain_no_stall() {
+    let mut run = moving();
     run.handle_progress(at(20), 0, 2, status(4, 18, 18, 0));
     run.handle_progress(at(20), 0, 0, status(5, 20, 0, 0));
     // The first group has worked for 20 s and waits; the last one has worked for 10 s since, and for 10 s at all.
@@ -251,13 +255,6 @@ fn slow_starts_explain_no_stall() {
 #[test]
 fn silence_explains_a_stall() {
     let mut run = moving();
-    let status = |bytes, elapsed, input, output| Progress {
-        has_ended: false,
-        elapsed: Nanos::from_secs(elapsed),
-        waited_input: Nanos::from_secs(input),
-        waited_output: Nanos::from_secs(output),
-        ..done(bytes, bytes)
-    };
     let silent = status(4, 20, 10, 0);
     run.handle_progress(at(20), 0, 1, silent);
     run.handle_progress(at(20), 0, 0, status(5, 20, 0, 0));
