@@ -23,7 +23,7 @@ use crate::incoming::{Caller, Incoming, PREFACE_TIMEOUT, Refusal, own_user};
 use crate::log::{self, Log, LogSink};
 use crate::meter::Meter;
 use crate::peers::{HANDSHAKE_TIMEOUT, Held, handshake, named, serve_peer};
-use crate::shared::Shared;
+use crate::shared::{Around, Shared};
 use crate::stages::{self, StageConfig, Stream};
 use crate::streams::DataSocket;
 use crate::transfer::Transfer;
@@ -148,6 +148,7 @@ impl Agent {
             masters: watch::Sender::new(0),
             shutdown: shutdown_seen,
             local_doors: Arc::new(Doors::new(open_files::limit())),
+            around: OnceLock::new(),
         };
         let shared = Arc::new(shared);
         Ok(Self {
@@ -175,6 +176,12 @@ impl Agent {
     /// Reads what the agent does, while it serves, too.
     pub fn meter(&self) -> Meter {
         Meter::new(self.shared.clone())
+    }
+
+    /// Masters that ask for it get what this returns, too: for an agent that its master started with the user's own login.
+    pub fn look_around(&self, around: Around) {
+        // The first one counts.
+        let _ = self.shared.around.set(around);
     }
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {

@@ -3,11 +3,12 @@
 use std::os::unix::ffi::OsStrExt as _;
 use std::sync::Arc;
 
-use ropewalk_proto::control::{AgentStatus, ServedRoot};
+use ropewalk_proto::control::{AgentStatus, ServedRoot, StatusReply};
 use ropewalk_proto::version::version;
 use ropewalk_store::Access;
 
 use crate::counts::Moved;
+use crate::running::{self, Running};
 use crate::shared::Shared;
 
 /// Reads what an agent does, as long as it runs.
@@ -64,6 +65,17 @@ impl Meter {
                     writable: access == Access::ReadWrite,
                 })
                 .collect(),
+        }
+    }
+
+    /// The agent, and each transfer, stream and tunnel that it takes part in, or the one with this id.
+    #[must_use]
+    pub fn report(&self, id: &[u8]) -> StatusReply {
+        let found = running::select(&self.shared, id);
+        StatusReply {
+            transfers: found.iter().map(Running::status_line).collect(),
+            agent: Some(self.status()),
+            around: Vec::new(),
         }
     }
 

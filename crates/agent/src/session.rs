@@ -18,6 +18,7 @@ use crate::incoming::{Caller, Refusal};
 use crate::masters::Connected;
 use crate::meter::Meter;
 use crate::reversed;
+use crate::running;
 use crate::shared::Shared;
 use crate::stages::Stream;
 use crate::transfer::Transfer;
@@ -209,31 +210,6 @@ fn every(pause: Duration) -> tokio::time::Interval {
     beat
 }
 
-/// What an agent takes part in.
-enum Running {
-    Transfer(Arc<Transfer>),
-    Stream(Arc<Stream>),
-    Tunnel(Arc<Forward>),
-}
-
-impl Running {
-    fn status_line(&self) -> control::TransferStatus {
-        match self {
-            Self::Transfer(transfer) => transfer.status_line(),
-            Self::Stream(stream) => stream.status_line(),
-            Self::Tunnel(forward) => forward.status_line(),
-        }
-    }
-
-    fn cancel(&self, shared: &Shared, caller: &str) {
-        match self {
-            Self::Transfer(transfer) => transfer.cancel("cancelled at the agent", caller),
-            Self::Stream(stream) => stream.cancel(),
-            Self::Tunnel(forward) => forward.end(shared),
-        }
-    }
-}
-
 struct Session {
     status_every: Duration,
     shared: Arc<Shared>,
@@ -349,11 +325,7 @@ impl Session {
                 }
             }
             Some(to_agent::Body::Finish(finish)) => self.finish(finish),
-            Some(to_agent::Body::StatusQuery(query)) => {
-                let transfers = self.select(&query.transfer).iter().map(Running::status_line).collect();
-                let agent = Some(Meter::new(self.shared.clone()).status());
-                self.send(from_agent::Body::StatusReply(control::StatusReply { transfers, agent }));
-            }
+            Some(to_agent::Body::StatusQuery(query)) => self.say_status(&query).await,
             Some(to_agent::Body::CancelQuery(query)) => self.cancel(&query).await,
             Some(to_agent::Body::StreamOpen(open)) => {
                 *beat = every(STREAM_STATUS);
@@ -426,7 +398,7 @@ impl Session {
     async fn cancel(&mut self, query: &control::CancelQuery) {
         let mut lines = Vec::new();
         let _at_work = self.shared.host.work.clone().try_read_owned();
-        for running in self.select(&query.transfer) {
+        for running in running::select(&self.shared, &query.transfer) {
             let mut line = running.status_line();
             let (shared, caller) = (self.shared.clone(), self.caller.clone());
             let work = tokio::task::spawn_blocking(move || running.cancel(&shared, &caller));
@@ -436,25 +408,25 @@ impl Session {
         }
         self.send(from_agent::Body::StatusReply(control::StatusReply {
             transfers: lines,
-            agent: None,
+            ..control::StatusReply::default()
         }));
     }
 
-    /// What has this id, or all.
-    fn select(&self, id: &[u8]) -> Vec<Running> {
-        let shared = &self.shared;
-        let is_meant = |own: &[u8; 16]| id.is_empty() || own == id;
-        let mut found = Vec::new();
-        for (own, transfer) in &*shared.transfers.lock() {
-            found.extend(is_meant(own).then(|| Running::Transfer(transfer.clone())));
+    async fn say_status(&self, query: &control::StatusQuery) {
+        let mut reply = Meter::new(self.shared.clone()).report(&query.transfer);
+        if query.around {
+            let shared = self.shared.clone();
+            // It asks other processes, one after the other.
+            let looking =
+                tokio::task::spawn_blocking(move || shared.around.get().map(|look| look()));
+            let found = looking.await.ok().flatten().unwrap_or_default();
+            // Beside it in the message there is little.
+            reply.around = match found.len() <= control::MESSAGE_MAX / 2 {
+                true => found,
+                false => Vec::new(),
+            };
         }
-        for (own, stream) in &*shared.streams.lock() {
-            found.extend(is_meant(own).then(|| Running::Stream(stream.clone())));
-        }
-        for (own, forward) in &*shared.forwards.lock() {
-            found.extend(is_meant(own).then(|| Running::Tunnel(forward.clone())));
-        }
-        found
+        self.send(from_agent::Body::StatusReply(reply));
     }
 
     /// Examines the host beside the connection, whose end stops that.

@@ -1,7 +1,7 @@
 //! What all connections of an agent have in common.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 use ropewalk_lane::preface::MacKey;
@@ -13,6 +13,9 @@ use crate::forward::Forward;
 use crate::host::Host;
 use crate::stages::{StageConfig, Stream};
 use crate::transfer::Transfer;
+
+/// What commands and agents of this user on this host do, as masters get it that started the agent.
+pub type Around = Box<dyn Fn() -> Vec<u8> + Send + Sync>;
 
 /// The agent, to what is connected to it.
 pub(crate) struct Shared {
@@ -32,4 +35,6 @@ pub(crate) struct Shared {
     pub shutdown: watch::Receiver<bool>,
     /// For connections within this host, and for those through the master.
     pub local_doors: Arc<Doors>,
+    /// Of an agent that its master started.
+    pub around: OnceLock<Around>,
 }

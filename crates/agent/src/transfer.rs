@@ -347,8 +347,15 @@ impl Transfer {
 
     /// One line for `status`.
     pub fn status_line(&self) -> control::TransferStatus {
+        const PATHS_MAX: usize = 4;
         let fetch = self.fetch.lock().clone();
+        let (sending, receiving) = self.member.waits.read();
+        let sends = !self.sources.lock().is_empty();
+        let paths = self.paths.iter().take(PATHS_MAX);
         control::TransferStatus {
+            sending: sends.then_some(sending),
+            receiving: (!self.paths.is_empty() || fetch.is_some()).then_some(receiving),
+            paths: paths.map(|path| path.display().to_string()).collect(),
             transfer: self.member.id.to_vec(),
             wanted: fetch.as_ref().map_or(0, |f| f.wanted()),
             delivered: fetch.as_ref().map_or(0, |f| f.delivered()),

@@ -28,6 +28,7 @@ use crate::metrics::Metrics;
 use crate::ports::Ports;
 use crate::runtime::runtime;
 use crate::sys::{self, say};
+use crate::visible::Visible;
 use crate::{Usage, service, token};
 
 /// Port of a standing agent by default.
@@ -218,7 +219,9 @@ impl AgentArgs {
 }
 
 /// Runs an agent until it is asked to end.
-pub(crate) fn run(args: &AgentArgs) -> Result<ExitCode> {
+///
+/// * `around`: what processes of this user on this host do, for the master that started the agent.
+pub(crate) fn run(args: &AgentArgs, around: fn() -> Vec<u8>) -> Result<ExitCode> {
     if let Some(path) = &args.new_token {
         token::create(path)?;
         say(format_args!(
@@ -230,7 +233,7 @@ pub(crate) fn run(args: &AgentArgs) -> Result<ExitCode> {
     if args.one_shot {
         return match &args.launched {
             Some(seat) => launched::run(seat, args.ports),
-            None => one_shot(args.loopback, args.ports),
+            None => one_shot(args.loopback, args.ports, around),
         };
     }
     standing(args)
@@ -276,6 +279,7 @@ fn standing(args: &AgentArgs) -> Result<ExitCode> {
         let addresses = resolve(text, "--metrics")?;
         metrics.push(Metrics::bind(&addresses, agent.meter())?);
     }
+    let _visible = Visible::open(agent.meter());
     for address in agent.addresses() {
         say(format_args!("listening on {address}"));
     }
@@ -406,7 +410,7 @@ fn read_input(input: impl AsFd) -> Result<([u8; token::TOKEN_LEN], Vec<String>)>
 }
 
 /// Reads secret and roots, says where it listens, and serves until standard input closes.
-fn one_shot(loopback: bool, ports: Option<Ports>) -> Result<ExitCode> {
+fn one_shot(loopback: bool, ports: Option<Ports>, around: fn() -> Vec<u8>) -> Result<ExitCode> {
     let (secret, lines) = read_input(std::io::stdin())?;
     let mut served = read_roots(lines)?;
     let mut output = std::io::stdout()
@@ -415,12 +419,15 @@ fn one_shot(loopback: bool, ports: Option<Ports>) -> Result<ExitCode> {
         .map(File::from)
         .context("standard output is closed")?;
     let agent = bind_one(loopback, ports, secret, &served)?;
+    agent.look_around(Box::new(around));
     let rank = served.seat.take().map(|seat| take(seat, &mut output));
     let rank = rank.transpose()?;
     // The end of a terminal is no reason to end: the agent sees its input close, and removes what is temporary first.
     let caught = Caught::signals()?;
+    let visible = Visible::open(agent.meter());
     tell(&mut output, &ready_line(&agent))?;
     let served = serve_pipe(agent, caught, output);
+    drop(visible);
     if rank.is_some() {
         let is_success = served.is_ok();
         let _ = crate::end(served);

@@ -7,22 +7,22 @@
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use anyhow::{Context as _, Result, bail};
-use ropewalk_master::request::{NodeRequest, ObjectRequest, Reach};
+use anyhow::{Context as _, Result};
+use ropewalk_master::request::{Mapping, NodeRequest, ObjectRequest, Reach};
 use ropewalk_master::{Cancel, Members, Request};
 use ropewalk_master::{Joining, clear_paths};
 use ropewalk_model::ByteRate;
 use ropewalk_proto::report::Event;
 use serde::{Deserialize, Serialize};
 
+use crate::runtime_folder::{folder, is_own};
 use crate::transfer::StartArg;
-use crate::{escape, sys, token, transfer};
+use crate::{escape, token, transfer};
 
 /// A visitor or desk that says nothing for this long is left.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -129,6 +129,9 @@ pub(crate) struct Carried {
 pub(crate) struct Answer {
     #[serde(default)]
     pub kind: Kind,
+    /// Of a transfer: `copy`, `check`, `dry run` or `transfer` (by rows).
+    #[serde(default)]
+    pub does: String,
     /// Id, once it is known.
     pub transfer: Option<String>,
     /// Label of the specification, or as given.
@@ -159,35 +162,6 @@ pub(crate) struct Desk {
     path: Mutex<PathBuf>,
 }
 
-/// `$XDG_RUNTIME_DIR/ropewalk`, else `/tmp/ropewalk-UID`: a folder that only this user may enter.
-pub(crate) fn folder() -> Result<PathBuf> {
-    let given = std::env::var_os("XDG_RUNTIME_DIR").filter(|value| !value.is_empty());
-    let folder = match given {
-        Some(given) => Path::new(&given).join("ropewalk"),
-        None => PathBuf::from(format!("/tmp/ropewalk-{}", sys::user_id())),
-    };
-    private_folder(&folder)?;
-    Ok(folder)
-}
-
-/// Makes a folder that only this user may enter, or makes sure that it is one.
-pub(crate) fn private_folder(folder: &Path) -> Result<()> {
-    let shown = folder.display();
-    let made = fs::DirBuilder::new()
-        .mode(0o700)
-        .recursive(true)
-        .create(folder);
-    made.with_context(|| format!("cannot make the folder {shown}"))?;
-    let found = fs::symlink_metadata(folder).with_context(|| format!("cannot look at {shown}"))?;
-    // In /tmp, another user may have made it first.
-    if !found.is_dir() || found.uid() != sys::user_id() || found.mode() & 0o077 != 0 {
-        bail!(
-            "{shown} is not a folder of yours alone, with mode 0700; remove it or name another (the runtime folder is in XDG_RUNTIME_DIR)"
-        );
-    }
-    Ok(())
-}
-
 /// The sources or the destinations of nodes, the first of many.
 pub(crate) fn places(
     nodes: &[NodeRequest],
@@ -212,7 +186,14 @@ impl Desk {
     /// When the runtime folder is not safe or no socket can be made there; the transfer can do without.
     pub(crate) fn open(request: &Request, cancel: Cancel, members: Members) -> Result<Self> {
         let since = SystemTime::now().duration_since(UNIX_EPOCH);
+        let does = match (&request.mapping, request.options.dry_run) {
+            _ if request.options.compares => "check",
+            (_, true) => "dry run",
+            (Mapping::Rows, false) => "transfer",
+            (Mapping::Trees { .. }, false) => "copy",
+        };
         let subject = Answer {
+            does: does.to_owned(),
             label: request.label.clone(),
             from: places(&request.nodes, |node| &node.sources),
             to: places(&request.nodes, |node| &node.sinks),
@@ -328,6 +309,9 @@ fn answer(
     members: Option<&Members>,
     waiting: &Arc<()>,
 ) -> Result<()> {
+    if !is_own(&visitor) {
+        return Ok(());
+    }
     let question: Question = serde_json::from_str(&read_line(&visitor, PATIENCE)?)?;
     match question {
         Question::Status => {}
@@ -538,6 +522,7 @@ mod tests {
             eta_seconds: None,
             receivers: Vec::new(),
             senders: Vec::new(),
+            bottlenecks: Vec::new(),
         };
         desk.handle(&progress);
         let answers = ask_all(dir.path(), &Question::Status).unwrap();
@@ -617,22 +602,5 @@ mod tests {
         write_line(&stream, "nonsense").unwrap();
         assert_eq!(ask_all(dir.path(), &Question::Status).unwrap().len(), 1);
         assert!(!dir.path().join("stale.sock").exists());
-    }
-
-    /// A folder that others may enter is not used.
-    #[test]
-    fn open_folders_are_refused() {
-        use std::os::unix::fs::PermissionsExt as _;
-        let dir = tempfile::tempdir().unwrap();
-        let folder = dir.path().join("ropewalk");
-        private_folder(&folder).unwrap();
-        assert_eq!(fs::metadata(&folder).unwrap().mode() & 0o777, 0o700);
-        fs::set_permissions(&folder, fs::Permissions::from_mode(0o750)).unwrap();
-        assert!(
-            private_folder(&folder)
-                .unwrap_err()
-                .to_string()
-                .contains("mode 0700")
-        );
     }
 }

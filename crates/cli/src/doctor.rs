@@ -171,7 +171,7 @@ fn hosts(named: &[OsString]) -> Result<Vec<DoctorHost>> {
 }
 
 /// A host without a folder, as the endpoint that takes bytes and drops them.
-fn as_endpoint(text: &OsStr) -> OsString {
+pub(crate) fn as_endpoint(text: &OsStr) -> OsString {
     let bytes = text.as_bytes();
     let is_path = bytes.contains(&b'/') || bytes.starts_with(b".");
     let mut out = text.to_owned();

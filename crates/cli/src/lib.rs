@@ -14,6 +14,8 @@ pub mod escape;
 mod filter;
 mod habits;
 mod help;
+mod html;
+mod http;
 mod inputs;
 mod job;
 mod launch;
@@ -33,6 +35,7 @@ mod remains;
 mod report;
 mod run;
 mod runtime;
+mod runtime_folder;
 mod screen;
 mod serve;
 mod service;
@@ -42,9 +45,11 @@ mod status;
 mod stream;
 pub mod sys;
 pub mod token;
+mod top;
 mod transfer;
 mod tree;
 mod tunnel;
+mod visible;
 mod wildcards;
 
 use std::io::Write as _;
@@ -118,6 +123,8 @@ enum Command {
     Queue(serve::queue::QueueArgs),
     /// Show running transfers, or what ended ones have left at a destination
     Status(status::StatusArgs),
+    /// Watch running transfers, here or on other hosts: rates, and what holds them back
+    Top(top::TopArgs),
     /// Stop running transfers
     Cancel(status::CancelArgs),
     /// Remove what ended transfers have left at a destination
@@ -173,12 +180,13 @@ pub fn main() -> ExitCode {
         Command::Tunnel(args) => end(tunnel::run(&args)),
         Command::Stage => stream::stage(),
         Command::Rank(args) => stream::rank(&args),
-        Command::Agent(args) => end(agent::run(&args)),
+        Command::Agent(args) => end(agent::run(&args, top::around)),
         Command::Doctor(args) => end(doctor::run(&args)),
         Command::Agents(args) => end(agents::run(&args)),
         Command::Serve(args) => end(serve::run(&args)),
         Command::Queue(args) => end(serve::queue::run(&args)),
         Command::Status(args) => end(status::status(&args)),
+        Command::Top(args) => end(top::run(&args)),
         Command::Cancel(args) => end(status::cancel(&args)),
         Command::Clean(args) => end(remains::clean(&args)),
         Command::Join(args) => end(members::join(&args)),

@@ -14,6 +14,7 @@ use crate::desk::{self, Question, Verdict};
 use crate::escape;
 use crate::options::rate;
 use crate::progress::rate as shown_rate;
+use crate::runtime_folder;
 use crate::status::{find_running, short};
 use crate::sys::say;
 use crate::token;
@@ -179,7 +180,7 @@ pub(crate) fn leave(args: &LeaveArgs) -> Result<ExitCode> {
 
 /// Changes the limit of a running transfer.
 pub(crate) fn limit(args: &LimitArgs) -> Result<ExitCode> {
-    let running = desk::ask_all(&desk::folder()?, &Question::Status)?;
+    let running = desk::ask_all(&runtime_folder::folder()?, &Question::Status)?;
     let (path, answer) = &running[find_running(&running, &args.transfer)?];
     let Limit(rate) = args.rate;
     let rate = rate.map(|rate| rate.0);
@@ -208,7 +209,7 @@ fn usage(text: &str) -> ExitCode {
 
 /// * `done`: what a node did, when all is well; `asked`: what it could not do otherwise.
 fn ask(wanted: &str, question: &Question, json: bool, done: &str, asked: &str) -> Result<ExitCode> {
-    let running = desk::ask_all(&desk::folder()?, &Question::Status)?;
+    let running = desk::ask_all(&runtime_folder::folder()?, &Question::Status)?;
     let (path, answer) = &running[find_running(&running, wanted)?];
     let verdict = desk::ask_members(path, question)?;
     if json {

@@ -1,35 +1,22 @@
 //! `agent --metrics`: what the agent does, as text for Prometheus, over HTTP.
 
-use std::convert::Infallible;
 use std::fmt::Error;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{ALLOW, CONTENT_TYPE};
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
-use hyper_util::rt::{TokioIo, TokioTimer};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric as _};
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 use ropewalk_agent::{Meter, Reading};
-use tokio::sync::Semaphore;
 
-/// Scrapers that are connected at one time; a few kilobytes each. More wait to be accepted.
-const SCRAPERS_MAX: usize = 16;
-
-/// A request that has not arrived by then is given up.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// After a failed accept.
-const REST: Duration = Duration::from_millis(100);
+use crate::http;
 
 const TEXT: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
@@ -62,30 +49,11 @@ impl Metrics {
 
     /// Answers scrapers, for good.
     pub async fn serve(self) -> Result<()> {
-        let listener = tokio::net::TcpListener::from_std(self.listener).context("--metrics")?;
-        let scrapers = Arc::new(Semaphore::new(SCRAPERS_MAX));
-        loop {
-            let place = scrapers.clone().acquire_owned().await?;
-            let Ok((stream, _)) = listener.accept().await else {
-                tokio::time::sleep(REST).await;
-                continue;
-            };
-            let registry = self.registry.clone();
-            tokio::spawn(async move {
-                let _place = place;
-                let answer = service_fn(move |request| {
-                    let answer = answer(&request, &registry);
-                    async move { Ok::<_, Infallible>(answer) }
-                });
-                let connection = http1::Builder::new()
-                    .timer(TokioTimer::new())
-                    .header_read_timeout(REQUEST_TIMEOUT)
-                    .keep_alive(false)
-                    .serve_connection(TokioIo::new(stream), answer);
-                // One answer is small and leaves at once, or its reader is gone.
-                let _ = tokio::time::timeout(2 * REQUEST_TIMEOUT, connection).await;
-            });
-        }
+        let registry = self.registry;
+        let answer = Arc::new(move |request: &Request<Incoming>| answer(request, &registry));
+        http::serve(self.listener, answer)
+            .await
+            .context("--metrics")
     }
 }
 

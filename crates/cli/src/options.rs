@@ -14,11 +14,10 @@ use ropewalk_model::{ByteRate, Bytes};
 
 use crate::agent;
 use crate::choices::{MonitorArg, RelayArg, SameArg, StripingArg, VerifyArg};
-use crate::desk;
 use crate::endpoint::host_of;
 use crate::page_file::PageFile;
 use crate::ports::Ports;
-use crate::{sys, token};
+use crate::{runtime_folder, sys, token};
 pub use values::remembering_file;
 use values::{
     Longest, Mtu, Policy, ReceiveBuffer, Size, Streams, Words, host_rate, lane, lane_rate, mtu,
@@ -539,7 +538,7 @@ impl MoveArgs {
             cache: sys::cache_folder(),
             speeds: speeds_file(&self.speeds),
             // Without such a folder there are no others to share with.
-            sharing: desk::folder().ok(),
+            sharing: runtime_folder::folder().ok(),
         })
     }
 

@@ -513,6 +513,7 @@ mod tests {
             eta_seconds: None,
             receivers: Vec::new(),
             senders: Vec::new(),
+            bottlenecks: Vec::new(),
         });
         let drawn = frames.0.lock().unwrap().clone();
         assert!(drawn.contains("planned 200 B"), "{drawn}");

@@ -17,7 +17,7 @@ mod page;
 #[cfg(test)]
 mod sample;
 
-pub(crate) use bottleneck::{advice, name as cause_name};
+pub(crate) use bottleneck::{advice, name as cause_name, shares};
 pub(crate) use brief::{count, thousands};
 pub(crate) use full::listed;
 pub(crate) use listing::listed_line;

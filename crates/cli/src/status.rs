@@ -20,6 +20,7 @@ use crate::progress::{busy_words, rate, waiting_words};
 use crate::remains;
 use crate::report::{count, listed, thousands};
 use crate::runtime::runtime;
+use crate::runtime_folder;
 use crate::sys::{self, say};
 use crate::token;
 
@@ -136,7 +137,7 @@ fn line_of(status: &TransferStatus) -> AgentLine {
 }
 
 /// An id in the usual form of 8-4-4-4-12 digits.
-fn format_id(id: &[u8]) -> String {
+pub(crate) fn format_id(id: &[u8]) -> String {
     let mut text = String::new();
     for (at, byte) in id.iter().enumerate() {
         if matches!(at, 4 | 6 | 8 | 10) {
@@ -163,10 +164,11 @@ pub(crate) fn status(args: &StatusArgs) -> Result<ExitCode> {
             }
         }
         (None, None) => {
-            let answers: Vec<Answer> = desk::ask_all(&desk::folder()?, &Question::Status)?
-                .into_iter()
-                .map(|a| a.1)
-                .collect();
+            let answers: Vec<Answer> =
+                desk::ask_all(&runtime_folder::folder()?, &Question::Status)?
+                    .into_iter()
+                    .map(|a| a.1)
+                    .collect();
             if args.json {
                 to_json(&answers)?
             } else {
@@ -193,7 +195,7 @@ fn ask_agent(at: &HostPort, token_file: Option<&std::path::Path>) -> Result<Vec<
     Ok(runtime()?.block_on(ropewalk_master::query_status(&at.host, at.port, &token))?)
 }
 
-fn percent(part: u64, whole: u64) -> f64 {
+pub(crate) fn percent(part: u64, whole: u64) -> f64 {
     if whole == 0 {
         0.0
     } else {
@@ -415,7 +417,7 @@ pub(crate) fn find_running(running: &[(PathBuf, Answer)], wanted: &str) -> Resul
 }
 
 fn cancel_here(args: &CancelArgs) -> Result<usize> {
-    let running = desk::ask_all(&desk::folder()?, &Question::Status)?;
+    let running = desk::ask_all(&runtime_folder::folder()?, &Question::Status)?;
     let chosen = match &args.transfer {
         None => running.iter().collect(),
         Some(wanted) => vec![&running[find_running(&running, wanted)?]],

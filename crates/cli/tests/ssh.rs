@@ -4,12 +4,11 @@ mod common;
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
-use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
+use common::terminal::Terminal;
 use common::*;
-use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_ropewalk");
 
@@ -220,75 +219,6 @@ fn paths_begin_at_home() {
     assert_same_tree(&home("data/set"), &home("data/copy"));
     place.run(&copy(&ssh, &["out", "h:data/"])).assert_status(0);
     assert_same_tree(&home("data/set"), &home("data/out"));
-}
-
-/// A terminal with a program in its foreground, and what it has shown.
-struct Terminal {
-    keys: File,
-    child: Child,
-    shown: String,
-}
-
-impl Terminal {
-    fn run(place: &Place, args: &[&str]) -> Self {
-        let controller = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
-        grantpt(&controller).unwrap();
-        unlockpt(&controller).unwrap();
-        let name = ptsname(&controller, Vec::new()).unwrap();
-        let open = || -> OwnedFd {
-            use rustix::fs::{Mode, OFlags, open};
-            open(&name, OFlags::RDWR | OFlags::NOCTTY, Mode::empty()).unwrap()
-        };
-        let mut command = Command::new("setsid");
-        let like = place.command();
-        for (name, value) in like.get_envs() {
-            match value {
-                Some(value) => command.env(name, value),
-                None => command.env_remove(name),
-            };
-        }
-        command.current_dir(place.dir.path());
-        command.args(["--ctty", "--wait"]).arg(PROGRAM).args(args);
-        command.stdin(open()).stdout(open()).stderr(open());
-        let child = command.spawn().unwrap();
-        drop(command);
-        Self {
-            keys: File::from(controller),
-            child,
-            shown: String::new(),
-        }
-    }
-
-    /// Waits until `words` have been shown once more.
-    fn until(&mut self, words: &str) {
-        loop {
-            if let Some(at) = self.shown.find(words) {
-                self.shown.drain(..at + words.len());
-                return;
-            }
-            let mut bytes = [0; 1024];
-            // The end of a terminal is an error.
-            let read = self.keys.read(&mut bytes).unwrap_or(0);
-            assert!(read > 0, "{words:?} did not arrive; shown: {}", self.shown);
-            self.shown
-                .push_str(&String::from_utf8_lossy(&bytes[..read]));
-        }
-    }
-
-    fn press(&mut self, keys: &str) {
-        self.keys.write_all(keys.as_bytes()).unwrap();
-    }
-
-    /// The exit status, and the rest of what was shown.
-    fn end(mut self) -> (i32, String) {
-        let mut bytes = [0; 1024];
-        while let Ok(read @ 1..) = self.keys.read(&mut bytes) {
-            self.shown
-                .push_str(&String::from_utf8_lossy(&bytes[..read]));
-        }
-        let status = self.child.wait().unwrap();
-        (status.code().unwrap_or(-1), self.shown)
-    }
 }
 
 /// Fails without a question as ssh does in batch mode, and asks at the terminal otherwise.

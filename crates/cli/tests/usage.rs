@@ -22,6 +22,7 @@ fn help_is_as_recorded() {
         "plan",
         "agent",
         "status",
+        "top",
         "agents",
         "doctor",
         "cancel",

@@ -40,6 +40,7 @@ mod streaming;
 pub mod token;
 mod tunneling;
 mod tunnels;
+mod watching;
 mod wire;
 
 pub use doctor::{DoctorHost, doctor};
@@ -57,6 +58,7 @@ pub use speeds::{Hints, remembered_speeds};
 pub use standing::{JobError, StandingMaster, job_key, report_of};
 pub use streaming::{StageProgram, StreamEvent, StreamRequest, stream};
 pub use tunneling::{ForwardRequest, RemoteRequest, TunnelEvent, TunnelRequest, tunnel};
+pub use watching::{Watched, WatchedHost};
 
 /// Why an agent cannot be used.
 #[derive(Debug, thiserror::Error)]

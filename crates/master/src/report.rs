@@ -184,7 +184,9 @@ impl ProgressMeter {
         let mut rate = 0.0;
         let mut receivers = Vec::new();
         let mut senders = Vec::new();
-        for node in coordinator.summary() {
+        let summary = coordinator.summary();
+        let names: Vec<&str> = summary.iter().map(|node| node.name).collect();
+        for node in &summary {
             if node.is_receiver {
                 rate += node.receiving_rate;
                 receivers.push(NodeProgress {
@@ -217,8 +219,23 @@ impl ProgressMeter {
             eta_seconds: (rate > 0.0).then(|| left as f64 / rate),
             receivers,
             senders,
+            bottlenecks: latest_causes(coordinator, &names),
         }
     }
+}
+
+/// What held the transfer back in the last seconds. With all bytes received it is making them safe.
+fn latest_causes(coordinator: &Coordinator, names: &[&str]) -> Vec<BottleneckReport> {
+    let (wanted, received) = (coordinator.wanted_bytes(), coordinator.received_bytes());
+    let has_all = wanted > 0 && received >= wanted;
+    if has_all && coordinator.delivered_bytes() < wanted {
+        return vec![BottleneckReport {
+            cause: BottleneckCause::Syncing,
+            share: 1.0,
+            ..BottleneckReport::default()
+        }];
+    }
+    timeline::causes_of(&coordinator.latest_causes(), names)
 }
 
 /// The report of a transfer that never opened.

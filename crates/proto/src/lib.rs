@@ -25,6 +25,7 @@ pub mod report;
 pub mod route;
 pub mod silence;
 pub mod stage;
+pub mod top;
 pub mod tunnel;
 pub mod version;
 pub mod wire;

@@ -152,6 +152,9 @@ pub enum Event {
         receivers: Vec<NodeProgress>,
         /// Per sender: bytes delivered from it so far.
         senders: Vec<NodeProgress>,
+        /// What held the transfer back in the last seconds, the largest share first; empty where nothing was seen.
+        #[serde(default)]
+        bottlenecks: Vec<BottleneckReport>,
     },
     /// A receiver compares contents of what it has with those of the sources, by hashes; about twice a second.
     Comparing {
@@ -837,6 +840,8 @@ pub enum BottleneckCause {
     Syncing,
     /// The limit of the transfer.
     Limit,
+    /// Other nodes, whose agents were not asked: only of what one agent knows of a transfer, in `top`.
+    Peers,
 }
 
 /// One node's part.

@@ -12,6 +12,7 @@ use super::roots::read_roots;
 use super::{Caught, asked, bind_one, read_input, watch_input};
 use crate::Unusable;
 use crate::ports::Ports;
+use crate::visible::Visible;
 
 /// The seat of an agent that goes by the name of its node.
 const BY_NODE: &str = "slurm";
@@ -42,6 +43,7 @@ pub(super) fn run(seat: &str, ports: Option<Ports>) -> Result<ExitCode> {
             return Ok(ExitCode::SUCCESS);
         }
     };
+    let _visible = Visible::open(agent.meter());
     let port = agent
         .addresses()
         .first()

@@ -18,8 +18,13 @@ pub(super) fn words(report: &Report) -> Option<String> {
     if report.seconds < SECONDS_MIN {
         return None;
     }
-    let first = report.bottlenecks.first()?;
-    let more = report.bottlenecks.iter().skip(1);
+    shares(&report.bottlenecks)
+}
+
+/// The first causes with their shares; `None` where there are none.
+pub(crate) fn shares(causes: &[BottleneckReport]) -> Option<String> {
+    let first = causes.first()?;
+    let more = causes.iter().skip(1);
     let more = more
         .filter(|one| one.share >= SHARE_MIN)
         .take(CAUSES_MAX - 1);
@@ -60,6 +65,7 @@ pub(crate) fn name(one: &BottleneckReport) -> String {
         Of::Space => at("a full disk at"),
         Of::Syncing => at("syncing at"),
         Of::Limit => "--limit".into(),
+        Of::Peers => at("other nodes than"),
     }
 }
 
@@ -99,6 +105,7 @@ pub(crate) fn advice(one: &BottleneckReport, encrypted: bool) -> &'static str {
         Of::Syncing => {
             "use a disk that syncs faster; --no-sync leaves it to the system, and a power cut may lose the copy"
         }
+        Of::Peers => "name the hosts of the other nodes, too: `ropewalk top HOST...`",
         Of::Limit => "raise it: `ropewalk limit ID RATE` while it runs",
     }
 }

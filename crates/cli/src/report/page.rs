@@ -6,35 +6,10 @@ use ropewalk_model::{format_bytes, format_seconds};
 use ropewalk_proto::report::Report;
 
 use super::{bottleneck, brief, full};
-use crate::escape;
+use crate::html::{ROWS_MAX, STYLE, table, text};
 use crate::progress::rate;
 
 mod plot;
-
-/// Rows of a table; the JSON report has all.
-const ROWS_MAX: usize = 1000;
-
-/// Text as a page shows it, whatever it holds.
-fn text(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for letter in escape::line(text).chars() {
-        match letter {
-            '&' => out.push_str("&amp;"),
-            '<' => out.push_str("&lt;"),
-            '>' => out.push_str("&gt;"),
-            '"' => out.push_str("&quot;"),
-            '\'' => out.push_str("&#39;"),
-            letter => out.push(letter),
-        }
-    }
-    out
-}
-
-const STYLE: &str = "body{font:15px/1.45 system-ui,sans-serif;max-width:960px;margin:24px auto;padding:0 16px;color:#1c2430}\
-h1{font-size:22px}h2{font-size:17px;margin:28px 0 8px}pre{background:#f3f5f7;padding:10px 12px;white-space:pre-wrap;font-size:13px}\
-table{border-collapse:collapse;font-size:13px}td,th{padding:3px 14px 3px 0;text-align:left;border-bottom:1px solid #dde2e7}\
-td.n,th.n{text-align:right}svg{width:100%;height:auto;font:12px system-ui,sans-serif}ul.key{list-style:none;padding:0;columns:2;font-size:13px}\
-ul.key svg{width:26px;height:12px;vertical-align:middle;margin-right:6px}";
 
 /// The whole page.
 pub(crate) fn page(report: &Report) -> String {
@@ -85,41 +60,6 @@ fn summary(report: &Report) -> Vec<String> {
     let mut lines = vec![brief::headline(report), full::times(report)];
     lines.extend(bottleneck::lines(report));
     lines
-}
-
-fn table(
-    out: &mut String,
-    title: &str,
-    columns: &[&str],
-    rows: Vec<Vec<String>>,
-) -> std::fmt::Result {
-    if rows.is_empty() {
-        return Ok(());
-    }
-    // Names first, numbers after them.
-    let class = |cell: &str| match cell.starts_with(|first: char| first.is_ascii_digit()) {
-        true => " class=\"n\"",
-        false => "",
-    };
-    write!(out, "<h2>{title}</h2>\n<table>\n<tr>")?;
-    for column in columns {
-        write!(out, "<th>{column}</th>")?;
-    }
-    out.push_str("</tr>\n");
-    let more = rows.len().saturating_sub(ROWS_MAX);
-    for row in rows.into_iter().take(ROWS_MAX) {
-        out.push_str("<tr>");
-        for (at, cell) in row.iter().enumerate() {
-            let class = if at == 0 { "" } else { class(cell) };
-            write!(out, "<td{class}>{}</td>", text(cell))?;
-        }
-        out.push_str("</tr>\n");
-    }
-    out.push_str("</table>\n");
-    if more > 0 {
-        writeln!(out, "<p>and {more} more</p>")?;
-    }
-    Ok(())
 }
 
 fn nodes(out: &mut String, report: &Report) -> std::fmt::Result {

@@ -13,8 +13,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::{Deserialize, Serialize};
 
 use super::task::Task;
-use crate::desk;
 use crate::options::remembering_file;
+use crate::runtime_folder;
 
 /// A visitor that says nothing for this long is left.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -89,7 +89,7 @@ pub(crate) enum Answer {
 fn path() -> Result<PathBuf> {
     let folder = remembering_file("auto".as_ref(), "queue");
     let folder = folder.context("there is no home folder for the socket of `ropewalk serve`")?;
-    desk::private_folder(&folder)?;
+    runtime_folder::private_folder(&folder)?;
     Ok(folder.join("serve.socket"))
 }
 

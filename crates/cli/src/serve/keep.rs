@@ -14,7 +14,7 @@ use ropewalk_proto::queue::{Job, Summary};
 use serde::{Deserialize, Serialize};
 
 use super::task::Task;
-use crate::desk;
+use crate::runtime_folder;
 
 /// Records by job number: JSON of [`Record`].
 const JOBS: TableDefinition<u64, &[u8]> = TableDefinition::new("jobs");
@@ -74,7 +74,7 @@ impl Keep {
     /// # Errors
     /// When another process has it open, it is of a later format, or damaged.
     pub fn open(folder: &Path) -> Result<(Self, Kept)> {
-        desk::private_folder(folder)?;
+        runtime_folder::private_folder(folder)?;
         let path = folder.join("queue.redb");
         let database = open(&path)?;
         let kept = read(&database).with_context(|| {

@@ -5,6 +5,7 @@
 pub mod mpi;
 pub mod processes;
 pub mod serving;
+pub mod terminal;
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;

@@ -1,6 +1,6 @@
 //! What happened when, as the report has it.
 
-use ropewalk_proto::coordinator::{Coordinator, Point, TIMELINE_NODES_MAX};
+use ropewalk_proto::coordinator::{Cause, Coordinator, Point, TIMELINE_NODES_MAX};
 use ropewalk_proto::report::{BottleneckCause, BottleneckReport, PointReport, TimelineReport};
 
 use super::named;
@@ -43,11 +43,25 @@ pub(super) fn timeline(
 }
 
 fn of_point(point: &Point, names: &[&str]) -> PointReport {
-    let name = |node: u32| names.get(node as usize).map(|name| (*name).to_owned());
     // Whole bits, and thousandths: that is what can be seen.
     let rates = |rates: &[f64]| rates.iter().map(|rate| (rate * 8.0).round()).collect();
-    let thousandths = |value: f64| (value * 1000.0).round() / 1000.0;
-    let causes = point.causes.iter().map(|(cause, share)| {
+    PointReport {
+        seconds: thousandths(point.end.as_seconds()),
+        length_seconds: thousandths(point.length.as_seconds()),
+        sent_bits_per_second: rates(&point.sent),
+        received_bits_per_second: rates(&point.received),
+        bottlenecks: causes_of(&point.causes, names),
+    }
+}
+
+fn thousandths(value: f64) -> f64 {
+    (value * 1000.0).round() / 1000.0
+}
+
+/// Causes with the names of their nodes.
+pub(super) fn causes_of(causes: &[(Cause, f64)], names: &[&str]) -> Vec<BottleneckReport> {
+    let name = |node: u32| names.get(node as usize).map(|name| (*name).to_owned());
+    let causes = causes.iter().map(|(cause, share)| {
         let (cause, node, peer) = named(cause.clone());
         BottleneckReport {
             cause,
@@ -59,11 +73,5 @@ fn of_point(point: &Point, names: &[&str]) -> PointReport {
             share: thousandths(*share),
         }
     });
-    PointReport {
-        seconds: thousandths(point.end.as_seconds()),
-        length_seconds: thousandths(point.length.as_seconds()),
-        sent_bits_per_second: rates(&point.sent),
-        received_bits_per_second: rates(&point.received),
-        bottlenecks: causes.filter(|one| one.share > 0.0).collect(),
-    }
+    causes.filter(|one| one.share > 0.0).collect()
 }

@@ -1393,6 +1393,9 @@ pub struct Disk {
 pub struct StatusQuery {
     #[prost(bytes = "vec", tag = "1")]
     pub transfer: ::prost::alloc::vec::Vec<u8>,
+    /// of an agent that this master started: what its user's commands and agents on that host do, too
+    #[prost(bool, tag = "2")]
+    pub around: bool,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct CancelQuery {
@@ -1405,6 +1408,9 @@ pub struct StatusReply {
     pub transfers: ::prost::alloc::vec::Vec<TransferStatus>,
     #[prost(message, optional, tag = "30")]
     pub agent: ::core::option::Option<AgentStatus>,
+    /// JSON: samples of `top`
+    #[prost(bytes = "vec", tag = "31")]
+    pub around: ::prost::alloc::vec::Vec<u8>,
 }
 /// A standing agent, and what it has done since it began, streams and tunnels included.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -1477,6 +1483,15 @@ pub struct TransferStatus {
     /// in words
     #[prost(string, tag = "13")]
     pub targets: ::prost::alloc::string::String,
+    /// of a transfer that this node sends for
+    #[prost(message, optional, tag = "14")]
+    pub sending: ::core::option::Option<Waits>,
+    /// and of one that it receives for
+    #[prost(message, optional, tag = "15")]
+    pub receiving: ::core::option::Option<Waits>,
+    /// final paths of what it writes here, of many the first
+    #[prost(string, repeated, tag = "16")]
+    pub paths: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 /// A node's part in a stream: a process of each group. They are started; no file has its name yet.
 #[derive(Clone, PartialEq, ::prost::Message)]

@@ -1,6 +1,6 @@
 //! What happened when: of each second, the rate of every node and what held the transfer back. Seconds are merged where there are many.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use ropewalk_model::{Instant, Nanos};
 
@@ -16,6 +16,9 @@ pub const NODES_MAX: usize = 64;
 
 /// Causes of a point; what has less of it is none that a plot shows.
 const CAUSES_MAX: usize = 8;
+
+/// Seconds whose causes are the latest ones: nodes report once or twice in one.
+const LATEST: usize = 3;
 
 /// One or more seconds.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -40,6 +43,8 @@ pub(super) struct Timeline {
     step: u64,
     // What the causes had at the last point.
     causes: BTreeMap<Cause, f64>,
+    // What was added to them in each of the last seconds.
+    latest: VecDeque<Vec<(Cause, f64)>>,
 }
 
 /// Two points as one.
@@ -105,6 +110,22 @@ impl Timeline {
         }
     }
 
+    /// Keeps the causes of a second that has passed.
+    fn keep_latest(&mut self, causes: &[(Cause, f64)]) {
+        self.latest.truncate(LATEST - 1);
+        self.latest.push_front(causes.to_vec());
+    }
+
+    /// Of the seconds that were kept, those in which anything was seen.
+    fn latest_causes(&self) -> Vec<(Cause, f64)> {
+        let seconds = self.latest.iter().filter(|causes| !causes.is_empty());
+        let mut causes: BTreeMap<Cause, f64> = BTreeMap::new();
+        for (cause, share) in seconds.clone().flatten() {
+            *causes.entry(cause.clone()).or_default() += share;
+        }
+        largest(causes, seconds.count().max(1) as f64)
+    }
+
     /// What was added to the causes since the last point, as shares.
     fn causes_since(&mut self, causes: &BTreeMap<Cause, f64>) -> Vec<(Cause, f64)> {
         let before = std::mem::replace(&mut self.causes, causes.clone());
@@ -124,6 +145,11 @@ impl Coordinator {
         &self.timeline.points
     }
 
+    /// What held the transfer back in the last seconds, in shares of 1, the largest first; empty where nothing was seen in them.
+    pub fn latest_causes(&self) -> Vec<(Cause, f64)> {
+        self.timeline.latest_causes()
+    }
+
     /// Notes a second that has passed, or, at the end, what has passed of the last one.
     pub(super) fn note_second(&mut self, now: Instant, is_last: bool) {
         let Some(moving_at) = self.clock.moving_at else {
@@ -135,6 +161,7 @@ impl Coordinator {
             return;
         }
         let causes = self.timeline.causes_since(self.bottleneck.times());
+        self.timeline.keep_latest(&causes);
         let is_first = self.timeline.points.is_empty();
         let rate = |node: &Node, sends: bool| {
             let is_over = !node.alive() || !sends && node.done.is_some();
@@ -226,5 +253,19 @@ mod tests {
         times.insert(Cause::SinkDisk(1), 30.0);
         let found = timeline.causes_since(&times);
         assert_eq!(found, [(Cause::SinkDisk(1), 0.75), (Cause::Limit, 0.25)]);
+    }
+
+    /// The latest causes are those of the last three seconds; one in which nothing was seen does not count.
+    #[test]
+    fn the_latest_causes_are_those_of_the_last_seconds() {
+        let mut timeline = Timeline::default();
+        assert_eq!(timeline.latest_causes(), []);
+        timeline.keep_latest(&[(Cause::Limit, 1.0)]);
+        timeline.keep_latest(&[(Cause::SinkDisk(1), 1.0)]);
+        timeline.keep_latest(&[]);
+        let both = [(Cause::SinkDisk(1), 0.5), (Cause::Limit, 0.5)];
+        assert_eq!(timeline.latest_causes(), both);
+        timeline.keep_latest(&[(Cause::SinkDisk(1), 1.0)]);
+        assert_eq!(timeline.latest_causes(), [(Cause::SinkDisk(1), 1.0)]);
     }
 }

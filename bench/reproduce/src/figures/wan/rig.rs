@@ -328,6 +328,7 @@ mod tests {
             eta_seconds: None,
             receivers: Vec::new(),
             senders: Vec::new(),
+            bottlenecks: Vec::new(),
         };
         watched.see(&progress(8.0), 9.0).unwrap();
         let error = watched.see(&progress(9.1), 9.0).unwrap_err();

@@ -6,7 +6,7 @@ use std::fmt::{Result, Write as _};
 use ropewalk_model::format_seconds;
 use ropewalk_proto::report::{BottleneckReport, PointReport, Report, TimelineReport};
 
-use super::text;
+use crate::html::{COLOURS, colour, fill, text};
 use crate::progress::rate;
 use crate::report::bottleneck;
 
@@ -17,15 +17,6 @@ const LEFT: f64 = 92.0;
 /// Height of the part with lines, and of that with causes.
 const RATES: f64 = 240.0;
 const CAUSES: f64 = 70.0;
-
-/// Distinct to colour-blind eyes; nodes and causes beyond these have dashes, or a lighter shade.
-const COLOURS: [&str; 8] = [
-    "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f6000", "#555555",
-];
-
-fn colour(at: usize) -> &'static str {
-    COLOURS[at % COLOURS.len()]
-}
 
 /// A row of a key: a sample and a name.
 fn key(out: &mut String, sample: &str, name: &str) -> Result {
@@ -261,11 +252,6 @@ pub(super) fn causes(out: &mut String, report: &Report) -> Result {
     }
     out.push_str("</ul>\n");
     Ok(())
-}
-
-fn fill(number: usize) -> String {
-    let opacity = if number < COLOURS.len() { 1.0 } else { 0.5 };
-    format!("fill=\"{}\" fill-opacity=\"{opacity}\"", colour(number))
 }
 
 /// The times that were known before, beside those that it took.

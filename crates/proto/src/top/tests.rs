@@ -1,0 +1,227 @@
+use super::*;
+
+const GIGA: u64 = 1_000_000_000;
+
+fn agent(id: &str, process: u32) -> Sample {
+    Sample {
+        speaker: Speaker::Agent,
+        process,
+        transfer: Some(id.into()),
+        kind: "transfer".into(),
+        seconds: 5.0,
+        ..Sample::default()
+    }
+}
+
+fn seen(place: &str, samples: &[Sample]) -> Seen {
+    Seen {
+        place: place.into(),
+        answer: Ok(samples.to_vec()),
+    }
+}
+
+fn at(second: u64) -> Instant {
+    Instant(second * GIGA)
+}
+
+/// Rates are those of the last seconds, also after a pause, and of a counter that began again; the first look has none.
+#[test]
+fn rates_are_those_of_the_last_seconds() {
+    let mut watch = Watch::default();
+    let mut rate = |second: u64, received: u64| {
+        let sample = Sample {
+            received,
+            total: Some(1000),
+            ..agent("a", 7)
+        };
+        let report = watch.observe(at(second), &[seen("n", &[sample])], 0);
+        (report.transfers[0].bits_per_second, watch.needs_more())
+    };
+    assert_eq!(rate(0, 0), (0.0, true));
+    assert_eq!(rate(1, 100), (800.0, false));
+    assert_eq!(rate(2, 200), (800.0, false));
+    assert_eq!(rate(3, 200), (200.0 * 8.0 / 3.0, false));
+    assert_eq!(rate(4, 200), (100.0 * 8.0 / 3.0, false));
+    assert_eq!(rate(5, 200).0, 0.0);
+    assert_eq!(rate(6, 100).0, 0.0, "it began again");
+    assert_eq!(rate(7, 150).0, 400.0);
+}
+
+/// What ended is forgotten: when its place answers again, it begins again.
+#[test]
+fn what_ended_is_forgotten() {
+    let mut watch = Watch::default();
+    let sample = |received| Sample {
+        received,
+        ..agent("a", 7)
+    };
+    watch.observe(at(0), &[seen("n", &[sample(0)])], 0);
+    assert_eq!(watch.0.len(), 1);
+    watch.observe(at(1), &[seen("n", &[])], 0);
+    assert!(watch.0.is_empty());
+    let report = watch.observe(at(2), &[seen("n", &[sample(500)])], 0);
+    assert_eq!(report.transfers[0].bits_per_second, 0.0);
+}
+
+/// A transfer that its command and its agents know of is one row, and the command's; two without an id are two.
+#[test]
+fn a_transfer_is_one_row() {
+    let command = Sample {
+        process: 3,
+        transfer: Some("a".into()),
+        kind: "copy".into(),
+        received: 40,
+        total: Some(80),
+        bits_per_second: Some(77.0),
+        nodes: vec![NodeRow::default(); NODES_MAX + 2],
+        nodes_more: 3,
+        ..Sample::default()
+    };
+    let unnamed = Sample {
+        kind: "copy".into(),
+        seconds: 9.0,
+        ..Sample::default()
+    };
+    let here = [agent("a", 7), command, unnamed.clone(), unnamed];
+    let report =
+        Watch::default().observe(at(0), &[seen("x", &here), seen("b", &[agent("a", 8)])], 5);
+    let of: Vec<_> = report
+        .transfers
+        .iter()
+        .map(|row| (row.transfer.as_deref(), row.process))
+        .collect();
+    assert_eq!(of, [(None, Some(0)), (None, Some(0)), (Some("a"), Some(3))]);
+    let row = &report.transfers[2];
+    assert_eq!(row.places, ["b", "x"]);
+    assert_eq!((row.bits_per_second, row.kind.as_str()), (77.0, "copy"));
+    assert_eq!((row.nodes.len(), row.nodes_more), (NODES_MAX, 5));
+    assert_eq!(report.at_seconds, 5);
+}
+
+/// A place that does not answer is there with its reason; the others' transfers are shown.
+#[test]
+fn places_that_do_not_answer_hide_no_others() {
+    let places = [
+        Seen {
+            place: "away".into(),
+            answer: Err("start it".into()),
+        },
+        seen("b", &[agent("a", 8)]),
+    ];
+    let report = Watch::default().observe(at(0), &places, 0);
+    assert_eq!(report.places[0].error.as_deref(), Some("start it"));
+    assert_eq!(
+        (report.places[1].error.as_deref(), report.transfers.len()),
+        (None, 1)
+    );
+}
+
+/// Two agents of one transfer: bytes are counted where they are received, and what a receiver waits for is its sender's cause.
+#[test]
+fn agents_together_name_the_cause() {
+    let mut watch = Watch::default();
+    let mut look = |second: u64, write: u64, wait: u64, read: u64, both: bool| {
+        let receiver = Sample {
+            received: second * 100,
+            safe: second * 50,
+            total: Some(1000),
+            receiving: Some(Spent {
+                disk: write,
+                peer: wait,
+                ..Spent::default()
+            }),
+            ..agent("a", 1)
+        };
+        let sender = Sample {
+            sent: second * 110,
+            total: Some(0),
+            sending: Some(Spent {
+                disk: read,
+                ..Spent::default()
+            }),
+            ..agent("a", 2)
+        };
+        let mut places = vec![seen("to", &[receiver])];
+        if both {
+            places.push(seen("from", &[sender]));
+        }
+        watch.observe(at(second), &places, 0).transfers.remove(0)
+    };
+    look(0, 0, 0, 0, true);
+    let row = look(1, 2, 6, 5, true);
+    assert_eq!(
+        (row.received_bytes, row.delivered_bytes, row.total_bytes),
+        (100, 50, Some(1000))
+    );
+    assert_eq!((row.bits_per_second, row.eta_seconds), (800.0, Some(9.0)));
+    let of = |row: &TransferRow| -> Vec<(BottleneckCause, String, f64)> {
+        let causes = row.bottlenecks.iter();
+        causes
+            .map(|one| (one.cause, one.node.clone().unwrap(), one.share))
+            .collect()
+    };
+    use BottleneckCause as Of;
+    assert_eq!(
+        of(&row),
+        [
+            (Of::SourceDisk, "from".into(), 0.75),
+            (Of::SinkDisk, "to".into(), 0.25)
+        ]
+    );
+    let nodes: Vec<_> = row
+        .nodes
+        .iter()
+        .map(|node| (node.node.as_str(), node.sends, node.bytes))
+        .collect();
+    assert_eq!(nodes, [("to", false, 100), ("from", true, 110)]);
+    let row = look(2, 2, 6, 5, false);
+    assert_eq!(
+        of(&row),
+        [
+            (Of::Peers, "to".into(), 0.75),
+            (Of::SinkDisk, "to".into(), 0.25)
+        ]
+    );
+}
+
+/// A sender alone: what it sent counts, and when nearly all its threads wait for requests it waits for others.
+#[test]
+fn a_sender_alone_is_shown() {
+    let look = |processor: u64, peer: u64| {
+        let mut watch = Watch::default();
+        let sample = |sent, spent| Sample {
+            sent,
+            total: Some(0),
+            sending: Some(spent),
+            ..agent("a", 2)
+        };
+        watch.observe(at(0), &[seen("n", &[sample(0, Spent::default())])], 0);
+        let spent = Spent {
+            processor,
+            peer,
+            ..Spent::default()
+        };
+        watch
+            .observe(at(1), &[seen("n", &[sample(10, spent)])], 0)
+            .transfers
+            .remove(0)
+    };
+    let row = look(20, 100);
+    assert_eq!(
+        (row.received_bytes, row.total_bytes, row.bits_per_second),
+        (10, None, 80.0)
+    );
+    assert_eq!(row.bottlenecks[0].cause, BottleneckCause::SenderProcessor);
+    assert_eq!(look(5, 100).bottlenecks[0].cause, BottleneckCause::Peers);
+}
+
+/// After the last byte a receiver makes it safe.
+#[test]
+fn the_end_is_syncing() {
+    let spent = Spent {
+        sync: 5,
+        ..Spent::default()
+    };
+    assert_eq!(of_receiver(&spent, "n")[0].cause, BottleneckCause::Syncing);
+    assert_eq!(of_receiver(&Spent::default(), "n"), []);
+}
