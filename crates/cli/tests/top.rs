@@ -5,7 +5,7 @@ mod common;
 use std::path::Path;
 
 use common::terminal::Terminal;
-use common::{Moving, Place, Ran, bytes, make_ssh, wait_for};
+use common::{Moving, Place, Ran, make_ssh, wait_for};
 use serde_json::Value;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_ropewalk");
@@ -128,7 +128,6 @@ fn on_far(place: &Place) -> std::process::Command {
 fn an_agent_that_ssh_started_is_shown_on_its_host() {
     let place = Place::new();
     let ssh = far_ssh(&place);
-    std::fs::write(place.path("big"), bytes(64 << 20, 1)).unwrap();
     let target = format!("far:{}", place.text("copy"));
     let args = [
         "copy",
@@ -138,7 +137,7 @@ fn an_agent_that_ssh_started_is_shown_on_its_host() {
         PROGRAM,
         "--limit",
         "4MB/s",
-        "big",
+        "mem:1GiB",
         &target,
     ];
     let (_moving, id) = moving(&place, &args);
@@ -155,7 +154,7 @@ fn an_agent_that_ssh_started_is_shown_on_its_host() {
         (&"transfer".into(), &Value::Null)
     );
     assert_eq!(row["to"], Value::from(vec![place.text("copy")]), "{row:#}");
-    assert_eq!(row["total_bytes"], 64 << 20, "{row:#}");
+    assert_eq!(row["total_bytes"], 1 << 30, "{row:#}");
     let socket = wait_for("the agent's socket", || {
         let entries = std::fs::read_dir(place.path("far/ropewalk")).unwrap();
         let mut paths = entries.map(|entry| entry.unwrap().path());
@@ -180,9 +179,8 @@ fn named_hosts_are_shown() {
     place.make_token();
     let ssh = far_ssh(&place);
     let agent = place.agent(place.dir.path());
-    std::fs::write(place.path("big"), bytes(64 << 20, 1)).unwrap();
     let target = agent.at(place.path("copy"));
-    let (_near, attached) = moving(&place, &["copy", "--limit", "4MB/s", "big", &target]);
+    let (_near, attached) = moving(&place, &["copy", "--limit", "4MB/s", "mem:1GiB", &target]);
     let (_far, on_host) = moving_as(on_far(&place), &SLOW);
     let port = format!("127.0.0.1:{}", agent.port);
     let shared = ["--ssh", &ssh, "--remote-path", PROGRAM];
@@ -226,8 +224,7 @@ fn named_hosts_are_shown() {
 fn a_terminal_is_drawn_and_left_as_it_was() {
     let place = Place::new();
     let evil = "bad\u{1b}[31mname";
-    std::fs::write(place.path(evil), bytes(64 << 20, 1)).unwrap();
-    let (_moving, id) = moving(&place, &["copy", "--limit", "4MB/s", evil, "out"]);
+    let (_moving, id) = moving(&place, &["copy", "--limit", "4MB/s", "mem:1GiB", evil]);
     let short = &id[id.len() - 8..];
     let mut terminal = Terminal::run(&place, &["top"]);
     terminal.until("\u{1b}[?1049h");

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use ropewalk_proto::control::{self, StatusReply, ToAgent, from_agent, to_agent};
+use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use crate::reach::{self, Failure, Reached};
@@ -46,11 +47,7 @@ impl Watched {
     /// Reaches all of them, and asks each once. With `options.ask` ssh may ask at the terminal until this returns, and not afterwards.
     pub async fn start(hosts: &[WatchedHost], options: &Options) -> Self {
         let nodes: Vec<NodeRequest> = hosts.iter().map(node).collect();
-        let mut answers = reach_all(&nodes, options).await;
-        let mut firsts = Vec::new();
-        for (reached, node) in answers.iter_mut().zip(&nodes) {
-            firsts.push(first(reached, node).await);
-        }
+        let answers = reach_all(&nodes, options).await;
         let options = Arc::new(Options {
             ask: false,
             ..options.clone()
@@ -59,11 +56,18 @@ impl Watched {
             tasks: Vec::new(),
             last: Vec::new(),
         };
-        for ((reached, node), first) in answers.into_iter().zip(nodes).zip(firsts) {
-            let last = Arc::new(Mutex::new(first));
+        let mut firsts = Vec::new();
+        for (reached, node) in answers.into_iter().zip(nodes) {
+            let (asked, first) = oneshot::channel();
+            firsts.push(first);
+            let last = Arc::new(Mutex::new(Err(format!("{}: not asked yet", node.name))));
             watched.last.push(last.clone());
-            let asking = keep_asking(reached.ok(), node, options.clone(), last);
+            let asking = keep_asking(reached, node, options.clone(), last, asked);
             watched.tasks.push(tokio::spawn(asking));
+        }
+        for first in firsts {
+            // A task that failed has left its error.
+            let _ = first.await;
         }
         watched
     }
@@ -100,29 +104,35 @@ async fn reach_all(nodes: &[NodeRequest], options: &Options) -> Vec<Result<Reach
     reach::reach_each(nodes, options, false, None, BTreeMap::new(), |_| {}).await
 }
 
-async fn first(
-    reached: &mut Result<Reached, Failure>,
-    node: &NodeRequest,
-) -> Result<StatusReply, String> {
-    match reached {
-        Ok(reached) => ask(reached, node).await,
-        Err(failure) => Err(failure.text.clone()),
-    }
-}
-
-/// Asks until it is dropped.
+/// Asks until it is dropped, at first at once.
+///
+/// * `asked`: completes with the first answer.
 async fn keep_asking(
-    mut reached: Option<Reached>,
+    reached: Result<Reached, Failure>,
     node: NodeRequest,
     options: Arc<Options>,
     last: Last,
+    asked: oneshot::Sender<()>,
 ) {
+    let keep = |answer| *last.lock().unwrap_or_else(PoisonError::into_inner) = answer;
+    let mut reached = match reached {
+        Ok(mut reached) => {
+            keep(ask(&mut reached, &node).await);
+            Some(reached)
+        }
+        Err(failure) => {
+            keep(Err(failure.text));
+            None
+        }
+    };
+    let _ = asked.send(());
     loop {
-        tokio::time::sleep(match reached {
-            Some(_) => EVERY,
-            None => AGAIN_AFTER,
-        })
-        .await;
+        let pause = if reached.is_some() {
+            EVERY
+        } else {
+            AGAIN_AFTER
+        };
+        tokio::time::sleep(pause).await;
         let answer = match &mut reached {
             Some(reached) => ask(reached, &node).await,
             None => {
@@ -139,7 +149,7 @@ async fn keep_asking(
         {
             reach::send_away(vec![broken]).await;
         }
-        *last.lock().unwrap_or_else(PoisonError::into_inner) = answer;
+        keep(answer);
     }
 }
 

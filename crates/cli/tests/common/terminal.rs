@@ -65,23 +65,11 @@ impl Terminal {
                 self.shown.drain(..at + words.len());
                 return;
             }
-            let mut bytes = [0; 1024];
-            let deadline = Timespec::try_from(DEADLINE).unwrap();
-            let polled = poll(
-                &mut [PollFd::new(&self.keys, PollFlags::IN)],
-                Some(&deadline),
-            );
-            assert_ne!(
-                polled,
-                Ok(0),
-                "{words:?} was not shown; shown: {}",
+            assert!(
+                self.read(),
+                "{words:?} did not arrive; shown: {}",
                 self.shown
             );
-            // The end of a terminal is an error.
-            let read = self.keys.read(&mut bytes).unwrap_or(0);
-            assert!(read > 0, "{words:?} did not arrive; shown: {}", self.shown);
-            self.shown
-                .push_str(&String::from_utf8_lossy(&bytes[..read]));
         }
     }
 
@@ -102,12 +90,43 @@ impl Terminal {
 
     /// The exit status, and the rest of what was shown.
     pub fn end(mut self) -> (i32, String) {
-        let mut bytes = [0; 1024];
-        while let Ok(read @ 1..) = self.keys.read(&mut bytes) {
-            self.shown
-                .push_str(&String::from_utf8_lossy(&bytes[..read]));
+        let begin = Instant::now();
+        while self.read() {
+            assert!(
+                begin.elapsed() < DEADLINE,
+                "it does not end; shown: {}",
+                self.shown
+            );
         }
         let status = self.child.wait().unwrap();
-        (status.code().unwrap_or(-1), self.shown)
+        (status.code().unwrap_or(-1), std::mem::take(&mut self.shown))
+    }
+
+    /// Waits for something to be shown; false at the end, which is an error of a terminal.
+    fn read(&mut self) -> bool {
+        let deadline = Timespec::try_from(DEADLINE).unwrap();
+        let polled = poll(
+            &mut [PollFd::new(&self.keys, PollFlags::IN)],
+            Some(&deadline),
+        );
+        assert_ne!(
+            polled,
+            Ok(0),
+            "nothing more was shown; shown: {}",
+            self.shown
+        );
+        let mut bytes = [0; 1024];
+        let read = self.keys.read(&mut bytes).unwrap_or(0);
+        self.shown
+            .push_str(&String::from_utf8_lossy(&bytes[..read]));
+        read > 0
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        // `setsid`, with which the terminal goes.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
