@@ -162,6 +162,7 @@ impl Fetch {
         if let Some(bytes) = blast {
             receiving.fix_window(bytes);
         }
+        receiving.set_number(member.node);
         receiving.compare(
             coordinator::compare(options.verify()),
             compare::seed(&member.id, member.node),

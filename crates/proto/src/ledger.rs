@@ -21,7 +21,8 @@
 //! 3. end game: a unit in transit on a lane that is much slower is carried a second time; the first
 //!    copy wins.
 //!
-//! A lane to a fellow receiver takes units of its own runs only, and only those it was opened for (`relay`).
+//! A lane to a fellow receiver takes only units that it was opened for (`relay`); what it was planned to carry is taken by one to an
+//! original holder only where it lags (`spare`).
 //!
 //! Left out on purpose: sockets, hashes, credit windows in bytes (the caller passes what it allows).
 
@@ -37,12 +38,17 @@ mod queries;
 mod rails;
 mod rate;
 mod relay;
+#[cfg(test)]
+mod relay_tests;
+mod spare;
 mod steal;
 #[cfg(test)]
 mod tests;
 
 use lane::Lane;
 pub use rate::RateMeter;
+pub(crate) use relay::whole_units;
+pub(crate) use spare::mix;
 
 /// A lane inside one ledger, counted from 0 in the order in which they were added.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -145,6 +151,11 @@ pub struct Ledger {
     has_slow_streams: bool,
     // Each lane has its part, and nobody takes another's.
     is_dealt: bool,
+    // When the first fellow receiver was met, and what those that are left announced.
+    relays_since: Option<Instant>,
+    handed: RangeSet,
+    // By its number: whose turn it is.
+    turn: u64,
     // Calls so far, where they are counted.
     calls: Cell<u64>,
 }
@@ -163,6 +174,9 @@ impl Ledger {
             duplicate_bytes: 0,
             has_slow_streams: false,
             is_dealt: false,
+            relays_since: None,
+            handed: RangeSet::new(),
+            turn: 0,
             calls: Cell::new(0),
         }
     }
@@ -257,7 +271,7 @@ impl Ledger {
             return None;
         }
         if self.is_relay(lane) {
-            return self.take_opened(lane, now, unit_at);
+            return self.take_opened(lane, free, now, unit_at);
         }
         if self.lanes[lane].ready.is_empty() && !self.is_dealt {
             self.steal(lane, free, now, unit_at);
@@ -272,10 +286,11 @@ impl Ledger {
             self.lanes[lane].ready_bytes -= range.len();
             return Some(self.grant(lane, (range, holders, choices), now));
         }
-        match self.is_dealt {
-            true => None,
-            false => self.end_game(lane, free, now),
+        if self.is_dealt {
+            return None;
         }
+        let spare = free.then(|| self.take_spare(lane, now, unit_at)).flatten();
+        spare.or_else(|| self.end_game(lane, free, now))
     }
 
     /// A unit that was ready is in transit on a lane from now on.
@@ -331,7 +346,11 @@ impl Ledger {
         let backlog = unit
             .carriers
             .iter()
-            .map(|&c| self.backlog_seconds(c))
+            .map(|&c| match self.is_relay(c) {
+                // What it does not have yet does not delay what it sends.
+                true => self.backlog_in_transit(c),
+                false => self.backlog_seconds(c),
+            })
             .fold(f64::MAX, f64::min);
         backlog.max(overdue)
     }
@@ -440,6 +459,9 @@ impl Ledger {
             return;
         }
         l.lost = true;
+        if self.is_relay(lane) {
+            self.count_handed();
+        }
         self.leave_ready(lane);
         self.check_call();
     }

@@ -377,7 +377,7 @@ impl Agent {
     /// What crossed to it.
     pub fn carried(&self) -> Carried {
         let receiver = self.receiver.as_deref();
-        receiver.map_or_else(Carried::default, |receiver| receiver.carried)
+        receiver.map_or_else(Carried::default, |receiver| receiver.carried.clone())
     }
 
     /// What became of its ways that failed.

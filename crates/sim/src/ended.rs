@@ -60,6 +60,8 @@ pub struct Ended {
     pub handed_on_bytes: u64,
     /// All bytes that crossed, those of cancelled and repeated units included.
     pub carried_bytes: f64,
+    /// The same by sender and receiver.
+    pub carried_between: BTreeMap<(u32, u32), f64>,
     /// What the receivers have together.
     pub delivered: RangeSet,
     /// What each node has; empty for those that died before they were done.
@@ -90,6 +92,16 @@ impl Ended {
     pub fn waste(&self) -> f64 {
         let surplus = self.carried_bytes - self.delivered_bytes as f64;
         surplus.max(0.0) / self.wanted_bytes.max(1) as f64
+    }
+
+    /// Bytes that crossed from some nodes to others.
+    ///
+    /// * `is_between`: whether those from the first node to the second one count.
+    #[must_use]
+    pub fn carried_where(&self, is_between: impl Fn(u32, u32) -> bool) -> f64 {
+        let pairs = self.carried_between.iter();
+        let pairs = pairs.filter(|((from, to), _)| is_between(*from, *to));
+        pairs.map(|(_, bytes)| bytes).sum()
     }
 
     /// All control messages together.

@@ -1,4 +1,4 @@
-//! How lanes share the nodes' speeds: max-min fairly.
+//! How lanes share the nodes' speeds: max-min fairly, or by weights that change each second, as connections on one link do.
 //!
 //! Among the lanes that have work, the scarcest link (a sender's uplink, a receiver's downlink, a pair's own cap)
 //! gives equal parts; those lanes are settled, and the next scarcest link gives what is left. Parts of the network
@@ -7,6 +7,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
+use crate::Chance;
 use crate::scenario::Speed;
 
 /// Number of a busy lane; used again after the lane has stopped.
@@ -14,15 +15,24 @@ pub type Flow = u32;
 
 #[derive(Clone, Copy, Debug)]
 struct Carrier {
-    // Links: twice the sender's number, and twice the receiver's plus one.
-    links: [u32; 2],
+    // Links: twice the sender's number, twice the receiver's plus one, and the trunk's where it crosses that.
+    links: [u32; 3],
     // Where the flow stands in the members of each link.
-    places: [u32; 2],
+    places: [u32; 3],
+    crosses: bool,
     cap: f64,
+    // Its part of a link that it shares, beside those of others.
+    weight: f64,
     rate: f64,
     // Whose lane it is.
     owner: (u32, u32),
     settled: bool,
+}
+
+impl Carrier {
+    fn sides(&self) -> usize {
+        if self.crosses { 3 } else { 2 }
+    }
 }
 
 /// Links of nodes, and the lanes that are busy on them.
@@ -37,7 +47,14 @@ pub struct Network {
     changed: Vec<u32>,
     seen: Vec<bool>,
     left: Vec<f64>,
+    // Of the flows that are not settled: how many, and their weights together.
     open: Vec<u32>,
+    weights: Vec<f64>,
+    // How unequal lanes are, and which.
+    spread: f64,
+    chance: Chance,
+    // The first node behind a trunk, whose two directions are the last links; all after it are, too.
+    behind: u32,
 }
 
 impl Network {
@@ -54,6 +71,55 @@ impl Network {
             seen: vec![false; links],
             left: vec![0.0; links],
             open: vec![0; links],
+            weights: vec![0.0; links],
+            spread: 1.0,
+            chance: Chance::new(0),
+            behind: u32::MAX,
+        }
+    }
+
+    /// Nodes from this number on are behind a trunk of so many bytes per second each way.
+    #[must_use]
+    pub fn trunk(mut self, behind: u32, bytes_per_second: f64) -> Self {
+        self.behind = behind;
+        for _ in 0..2 {
+            self.speeds.push(bytes_per_second);
+            self.members.push(Vec::new());
+            self.seen.push(false);
+            self.left.push(0.0);
+            self.open.push(0);
+            self.weights.push(0.0);
+        }
+        self
+    }
+
+    /// Lanes that share a link get parts of it that are up to `spread` times as large, or as small, as an equal one.
+    #[must_use]
+    pub fn unequal(mut self, spread: f64, chance: Chance) -> Self {
+        (self.spread, self.chance) = (spread.max(1.0), chance);
+        self
+    }
+
+    fn draw(&mut self) -> f64 {
+        const STEPS: u64 = 1 << 20;
+        if self.spread <= 1.0 {
+            return 1.0;
+        }
+        let part = self.chance.below(STEPS + 1) as f64 / STEPS as f64;
+        self.spread.powf(2.0 * part - 1.0)
+    }
+
+    /// Other parts of the links from now on.
+    pub fn vary(&mut self) {
+        if self.spread <= 1.0 {
+            return;
+        }
+        for link in (0..self.members.len()).step_by(2) {
+            for place in 0..self.members[link].len() {
+                let flow = self.members[link][place] as usize;
+                self.carriers[flow].weight = self.draw();
+                self.changed.push(link as u32);
+            }
         }
     }
 
@@ -69,16 +135,21 @@ impl Network {
     /// It carries nothing before the next settling.
     pub fn start(&mut self, sender: u32, receiver: u32, cap: f64, owner: (u32, u32)) -> Flow {
         let flow = self.free.pop().unwrap_or(self.carriers.len() as u32);
-        let links = [2 * sender, 2 * receiver + 1];
+        let crosses = (sender >= self.behind) != (receiver >= self.behind);
+        // Towards the nodes behind it, and away from them.
+        let trunk = self.speeds.len() as u32 - 1 - u32::from(receiver >= self.behind);
+        let links = [2 * sender, 2 * receiver + 1, trunk];
         let places = links.map(|link| self.members[link as usize].len() as u32);
-        for link in links {
+        for &link in &links[..if crosses { 3 } else { 2 }] {
             self.members[link as usize].push(flow);
             self.changed.push(link);
         }
         let carrier = Carrier {
             links,
             places,
+            crosses,
             cap,
+            weight: self.draw(),
             rate: 0.0,
             owner,
             settled: true,
@@ -93,7 +164,7 @@ impl Network {
     /// A lane has no work any more.
     pub fn stop(&mut self, flow: Flow) {
         let carrier = self.carriers[flow as usize];
-        for side in 0..2 {
+        for side in 0..carrier.sides() {
             let (link, place) = (carrier.links[side], carrier.places[side] as usize);
             self.members[link as usize].swap_remove(place);
             if let Some(&moved) = self.members[link as usize].get(place) {
@@ -119,15 +190,18 @@ impl Network {
             let at = link as usize;
             self.left[at] = self.speeds[at];
             self.open[at] = self.members[at].len() as u32;
+            let flows = self.members[at].iter();
+            self.weights[at] = flows.map(|flow| self.carriers[*flow as usize].weight).sum();
             if self.open[at] > 0 {
                 scarce.push(Reverse((self.share(at).to_bits(), link)));
             }
         }
         let link_count = self.speeds.len() as u32;
         for &flow in &flows {
-            let cap = self.carriers[flow as usize].cap;
+            let Carrier { cap, weight, .. } = self.carriers[flow as usize];
             if cap.is_finite() {
-                scarce.push(Reverse((cap.max(0.0).to_bits(), link_count + flow)));
+                let level = cap.max(0.0) / weight;
+                scarce.push(Reverse((level.to_bits(), link_count + flow)));
             }
         }
         let mut out = Vec::new();
@@ -173,7 +247,7 @@ impl Network {
                     carrier.settled = false;
                     flows.push(flow);
                 }
-                for other in carrier.links {
+                for &other in &carrier.links[..carrier.sides()] {
                     if !std::mem::replace(&mut self.seen[other as usize], true) {
                         links.push(other);
                     }
@@ -183,22 +257,28 @@ impl Network {
         (links, flows)
     }
 
+    /// What a flow of weight 1 gets.
     fn share(&self, link: usize) -> f64 {
-        self.left[link].max(0.0) / f64::from(self.open[link].max(1))
+        match self.open[link] {
+            0 => self.left[link].max(0.0),
+            _ => self.left[link].max(0.0) / self.weights[link].max(f64::MIN_POSITIVE),
+        }
     }
 
-    fn fix(&mut self, flow: Flow, rate: f64, out: &mut Vec<((u32, u32), f64)>) {
+    fn fix(&mut self, flow: Flow, level: f64, out: &mut Vec<((u32, u32), f64)>) {
         let carrier = &mut self.carriers[flow as usize];
         if std::mem::replace(&mut carrier.settled, true) {
             return;
         }
+        let (rate, weight) = (level * carrier.weight, carrier.weight);
         if carrier.rate != rate {
             carrier.rate = rate;
             out.push((carrier.owner, rate));
         }
-        for link in carrier.links {
+        for &link in &carrier.links[..carrier.sides()] {
             self.left[link as usize] -= rate;
             self.open[link as usize] -= 1;
+            self.weights[link as usize] -= weight;
         }
     }
 }

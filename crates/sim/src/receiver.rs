@@ -35,14 +35,20 @@ const LOOK_TIME: Nanos = Nanos::from_millis(100);
 const BYTE_PART: f64 = 0.01;
 
 /// What crossed to a receiver.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Carried {
-    /// All bytes.
-    pub bytes: f64,
+    /// All bytes, by the node that sent them.
+    pub bytes: BTreeMap<u32, f64>,
     /// Those of units that were received a second time.
     pub duplicate_bytes: u64,
     /// Those that fellow receivers handed on, of units that were not received before.
     pub handed_on_bytes: u64,
+}
+
+impl Carried {
+    fn add(&mut self, sender: u32, bytes: f64) {
+        *self.bytes.entry(sender).or_default() += bytes;
+    }
 }
 
 pub(crate) struct Receiver {
@@ -78,6 +84,7 @@ impl Receiver {
     ) -> Self {
         let options = &scenario.options;
         let mut fetch = Receiving::new(options.prefetch, 1, now);
+        fetch.set_number(node);
         if options.fixed {
             fetch.fix_plan();
         }
@@ -167,7 +174,7 @@ impl Receiver {
     /// Closes all connections for good.
     pub fn hang_up(&mut self, network: &mut Network) {
         for mut lane in std::mem::take(&mut self.streams).into_values() {
-            self.carried.bytes += lane.torn();
+            self.carried.add(lane.sender, lane.torn());
             lane.stop(network);
         }
     }
@@ -262,7 +269,7 @@ impl Receiver {
                 lane.come = (lane.come - unit.len() as f64).max(0.0);
                 lane.queue.pop_front();
                 lane.landed += unit.len();
-                self.carried.bytes += unit.len() as f64;
+                self.carried.add(lane.sender, unit.len() as f64);
                 let sink = self.sink.as_ref();
                 let mark = sink.map(|sink| around.sent_mark(sink, lane.sender, unit));
                 let sent = mark.filter(|_| hashes);
@@ -478,7 +485,7 @@ impl Receiver {
             };
             if place == 0 {
                 lane.advance(now);
-                self.carried.bytes += lane.torn();
+                self.carried.add(lane.sender, lane.torn());
                 lane.come = 0.0;
             }
             lane.queue.remove(place);
@@ -489,7 +496,7 @@ impl Receiver {
     fn close(&mut self, id: StreamId, cause: Break, around: &mut Around<'_>) {
         if let Some(lane) = self.streams.get_mut(&id) {
             lane.advance(around.now);
-            self.carried.bytes += lane.torn();
+            self.carried.add(lane.sender, lane.torn());
             lane.stop(around.network);
             lane.queue.clear();
         }

@@ -103,6 +103,8 @@ pub struct Scenario {
     pub speeds: Vec<Speed>,
     /// True limits between a sender and a receiver (node numbers), bytes per second.
     pub pair_caps: BTreeMap<(u32, u32), f64>,
+    /// A trunk that is not declared: the first node behind it, as all after that, and its bytes per second each way.
+    pub trunk: Option<(u32, f64)>,
     /// Rails between any two nodes, numbered from 0. They share the nodes' speeds.
     pub rails: u32,
     /// Where no rail connects, data goes through the command's host; its way counts as a rail after the others.
@@ -137,6 +139,11 @@ pub struct Scenario {
     pub seed: u64,
     /// Whether receivers hand on what they have.
     pub relay: Relay,
+    /// How long what a receiver announces is on its way to another.
+    pub announcement_time: Nanos,
+    /// Lanes that share a link get parts of it that are up to so many times as large, or as small, as an equal one, and others each
+    /// second; 1 where all are equal.
+    pub share_spread: f64,
 }
 
 impl Scenario {
@@ -153,6 +160,7 @@ impl Scenario {
             nodes,
             speeds,
             pair_caps: BTreeMap::new(),
+            trunk: None,
             rails: 1,
             has_tunnel: false,
             scheduler: "auto".into(),
@@ -176,6 +184,8 @@ impl Scenario {
             jitter: Nanos::ZERO,
             seed: 0,
             relay: Relay::Off,
+            announcement_time: Nanos::ZERO,
+            share_spread: 1.0,
         }
     }
 
@@ -194,6 +204,14 @@ impl Scenario {
     pub fn relayed(mut self) -> Self {
         self.relay = Relay::Auto;
         self.options.set_verify(Verify::Tree);
+        self
+    }
+
+    /// As a network of real connections: what they get of a link differs by up to so many times, and announcements take 20 ms.
+    #[must_use]
+    pub fn uneven(mut self, spread: f64, seed: u64) -> Self {
+        (self.share_spread, self.seed) = (spread, seed);
+        self.announcement_time = 20 * MS;
         self
     }
 

@@ -13,6 +13,7 @@ use ropewalk_proto::coordinator::{
 use ropewalk_proto::report::Outcome;
 use ropewalk_sched::{AUTO, PlanError, Scheduler};
 
+use crate::SECOND;
 use crate::agent::{Agent, Around};
 use crate::chance::Chance;
 use crate::disk::Disk;
@@ -118,7 +119,7 @@ impl<'a> World<'a> {
             coordinator: Coordinator::new(setup, Instant::ZERO),
             agents: (0..count as u32).map(Agent::new).collect(),
             dead: vec![false; count],
-            network: Network::new(&scenario.speeds),
+            network: network(scenario),
             mail: Mail::new(
                 scenario.latencies.clone(),
                 scenario.jitter,
@@ -163,7 +164,11 @@ impl<'a> World<'a> {
     }
 
     fn step(&mut self) {
+        let second = self.now.0 / SECOND.0;
         self.now += self.scenario.step_time;
+        if self.now.0 / SECOND.0 > second {
+            self.network.vary();
+        }
         self.play();
         self.deliver();
         self.wake_due();
@@ -512,6 +517,15 @@ impl<'a> World<'a> {
                 self.statuses.entry(next_at).or_default().push(node);
             }
         }
+    }
+}
+
+fn network(scenario: &Scenario) -> Network {
+    let chance = Chance::new(scenario.seed ^ 0x6c61_6e65);
+    let network = Network::new(&scenario.speeds).unequal(scenario.share_spread, chance);
+    match scenario.trunk {
+        Some((behind, rate)) => network.trunk(behind, rate),
+        None => network,
     }
 }
 

@@ -2,8 +2,9 @@
 
 use std::collections::VecDeque;
 
-use ropewalk_model::{Instant, Nanos, RangeSet};
+use ropewalk_model::{Instant, Nanos};
 
+use super::relay::Fellow;
 use super::{LaneId, RateMeter, ReadyRun};
 
 /// The mean time that units take is that of about so many of the newest.
@@ -14,8 +15,8 @@ const TOOK_UNITS: f64 = 32.0;
 pub(super) struct Lane {
     // The first lane to the same peer; lanes to one peer are rails, and do each other's work.
     pub peer: LaneId,
-    // Of the first lane to a fellow receiver: what it may carry.
-    pub opened: Option<RangeSet>,
+    // Of the first lane to a fellow receiver.
+    pub fellow: Option<Fellow>,
     pub lost: bool,
     pub ready: VecDeque<ReadyRun>,
     pub ready_bytes: u64,
@@ -30,6 +31,10 @@ pub(super) struct Lane {
     // Time with something in transit: up to the last pause, and since then.
     pub busy_time: Nanos,
     pub busy_since: Instant,
+    // Since when nothing was in transit on it, where nothing is.
+    pub idle_since: Instant,
+    // Since when it could do the work of fellow receivers that lag.
+    pub spare_since: Option<Instant>,
     // Shortest time from taking a unit to its delivery: a round trip and the unit's own time.
     pub latency: Option<Nanos>,
     // Mean of these times, the newest counting most.
@@ -70,6 +75,7 @@ impl Lane {
         self.in_transit_bytes = before.saturating_sub(bytes);
         if before > 0 && self.in_transit_bytes == 0 {
             self.busy_time += now.since(self.busy_since);
+            self.idle_since = now;
         }
     }
 }

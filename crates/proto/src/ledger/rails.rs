@@ -28,7 +28,7 @@ impl Ledger {
         );
         let (was_lost, old) = (l.lost, std::mem::take(l));
         *l = Lane {
-            opened: old.opened,
+            fellow: old.fellow,
             ready: old.ready,
             ready_bytes: old.ready_bytes,
             planned: old.planned && !was_lost,
@@ -37,6 +37,7 @@ impl Ledger {
         };
         if was_lost {
             self.join(lane);
+            self.count_handed();
         }
         self.check_call();
     }

@@ -1,29 +1,108 @@
 //! Lanes to fellow receivers, which hand on what they have.
 //!
 //! Such a peer has only a part of what it is planned to send, and is not to be trusted: its lanes carry what they were opened for, a
-//! unit at a time, and take nothing from others. Original holders are holders of the same runs, and take from it as from any slow
-//! lane; what no original holder is left for is an orphan, whatever fellow receivers have of it.
+//! unit at a time. Original holders are holders of the same runs; what no original holder is left for is an orphan, whatever fellow
+//! receivers have of it.
+//!
+//! What an original holder sends costs all receivers a part of its uplink, so each unit is to leave it once (`spare` says when it
+//! serves what fellow receivers were planned to). What they announce beyond their own work is taken from them all the same:
+//! first what others wait for that this node is to hand on, and, where a lane has nothing else to do, what another one would
+//! deliver later.
 
 use ropewalk_model::{Instant, Range, RangeSet};
 
-use super::{LaneId, Ledger, ReadyRun, Unit, unit_of};
+use super::{LaneId, Ledger, RateMeter, ReadyRun, Unit, mix, unit_of};
+
+/// Pieces of what one fellow receiver announced that are remembered: what it says beyond them is as if it had not.
+const PIECES_MAX: usize = 1 << 14;
+
+/// Units from which a receiver chooses the next one.
+const CHOSEN_FROM: usize = 64;
+
+/// What is known of a fellow receiver.
+#[derive(Debug)]
+pub(super) struct Fellow {
+    // What it announced.
+    pub has: RangeSet,
+    // Of that, units of which it is known what they must be.
+    opened: RangeSet,
+    // How fast it announces what it is to send to this node.
+    pub gains: RateMeter,
+    // When it last did, or was met.
+    pub gained_at: Instant,
+    // By its number: whose turn it is.
+    pub turn: u64,
+}
 
 impl Ledger {
-    /// The peer of a lane is a fellow receiver; before it gets any work.
-    pub fn set_relay(&mut self, lane: LaneId) {
+    /// The peer of a lane is a fellow receiver, of this number; before it gets any work.
+    pub fn set_relay(&mut self, lane: LaneId, node: u32, now: Instant) {
+        self.relays_since.get_or_insert(now);
         if let Some(l) = self.lanes.get_mut(lane) {
-            l.opened.get_or_insert_with(RangeSet::new);
+            let mut gains = RateMeter::new();
+            gains.busy(now);
+            l.fellow.get_or_insert(Fellow {
+                has: RangeSet::new(),
+                opened: RangeSet::new(),
+                gains,
+                gained_at: now,
+                turn: mix(node.into()),
+            });
         }
     }
 
     /// Whether the peer of a lane is a fellow receiver.
     pub fn is_relay(&self, lane: LaneId) -> bool {
-        self.opened(lane).is_some()
+        self.fellow(lane).is_some()
     }
 
-    fn opened(&self, lane: LaneId) -> Option<&RangeSet> {
+    pub(super) fn fellow(&self, lane: LaneId) -> Option<&Fellow> {
         let first = self.lanes.get(lane)?.peer;
-        self.lanes.get(first)?.opened.as_ref()
+        self.lanes.get(first)?.fellow.as_ref()
+    }
+
+    /// A fellow receiver says that it has more.
+    pub fn announced(&mut self, lane: LaneId, ranges: &[Range], now: Instant) {
+        let Some(first) = self.lanes.get(lane).map(|l| l.peer) else {
+            return;
+        };
+        let Some(fellow) = &self.lanes[first].fellow else {
+            return;
+        };
+        let said = RangeSet::from_ranges(ranges.iter().copied());
+        // All at once: a peer may send many.
+        let mut has = fellow.has.union(&said);
+        if has.as_slice().len() > PIECES_MAX {
+            // What is delivered is not asked of anybody.
+            has = has.difference(&self.delivered);
+        }
+        if has.as_slice().len() > PIECES_MAX {
+            return;
+        }
+        let fresh = said.difference(&fellow.has);
+        let own = self.ready_of(lane).map(|run| fresh.clipped(run.range));
+        let gained: u64 = own.map(|part| part.len_bytes()).sum();
+        self.handed = self.handed.union(&said);
+        if let Some(fellow) = &mut self.lanes[first].fellow {
+            fellow.has = has;
+            if gained > 0 {
+                fellow.gains.delivered(gained, now, true);
+                fellow.gained_at = now;
+            }
+        }
+    }
+
+    /// What a fellow receiver announced; nothing of other peers.
+    pub fn has(&self, lane: LaneId) -> &RangeSet {
+        const NOTHING: &RangeSet = &RangeSet::new();
+        self.fellow(lane).map_or(NOTHING, |fellow| &fellow.has)
+    }
+
+    /// A fellow receiver is lost, or there again.
+    pub(super) fn count_handed(&mut self) {
+        let living = self.lanes.iter().filter(|(_, l)| !l.lost);
+        let peers = living.filter_map(|(_, l)| self.lanes[l.peer].fellow.as_ref());
+        self.handed = peers.fold(RangeSet::new(), |all, fellow| all.union(&fellow.has));
     }
 
     /// A fellow receiver has a unit, and what it must be is known: lanes to it may carry it.
@@ -31,8 +110,8 @@ impl Ledger {
         let Some(first) = self.lanes.get(lane).map(|l| l.peer) else {
             return;
         };
-        if let Some(opened) = &mut self.lanes[first].opened {
-            opened.insert(unit);
+        if let Some(fellow) = &mut self.lanes[first].fellow {
+            fellow.opened.insert(unit);
         }
     }
 
@@ -41,55 +120,143 @@ impl Ledger {
         self.rails(lane).flat_map(|rail| &self.lanes[rail].ready)
     }
 
+    /// Ready bytes of original holders that this node is to hand on.
+    pub fn awaited(&self) -> impl Iterator<Item = &ReadyRun> {
+        let own = self.lanes.numbers().filter(|lane| !self.is_relay(*lane));
+        let runs = own.flat_map(|lane| &self.lanes[lane].ready);
+        runs.filter(|run| run.choices == 0)
+    }
+
+    /// Ready bytes of lanes to other peers, those first that have most to do.
+    pub fn ready_elsewhere(&self, lane: LaneId) -> impl Iterator<Item = &ReadyRun> {
+        self.busiest_others(lane)
+            .into_iter()
+            .flat_map(|other| &self.lanes[other].ready)
+    }
+
+    fn busiest_others(&self, lane: LaneId) -> Vec<LaneId> {
+        let others = self
+            .lanes
+            .numbers()
+            .filter(|other| !self.are_rails(lane, *other) && !self.lanes[*other].ready.is_empty());
+        let mut others: Vec<(LaneId, f64)> = others
+            .map(|other| (other, self.backlog_seconds(other)))
+            .collect();
+        others.sort_by(|a, b| b.1.total_cmp(&a.1));
+        others.into_iter().map(|(other, _)| other).collect()
+    }
+
+    /// The ready run that a unit is in.
+    pub fn ready_around(&self, unit: Range) -> Option<&ReadyRun> {
+        let mut runs = self.lanes.rows().flat_map(|l| &l.ready);
+        runs.find(|run| run.range.contains_range(unit))
+    }
+
     /// Whether an original holder is among these.
     pub(super) fn has_origin(&self, holders: &[LaneId]) -> bool {
         let is_origin = |lane: &LaneId| self.is_alive(*lane) && !self.is_relay(*lane);
         holders.iter().any(is_origin)
     }
 
-    /// The first unit of its peer's work that the lane was opened for.
+    /// The next unit for a lane to a fellow receiver: what others wait for, its own work, and, where it is `free`, that of others.
     pub(super) fn take_opened(
         &mut self,
         lane: LaneId,
+        free: bool,
         now: Instant,
         unit_at: &dyn Fn(u64) -> Range,
     ) -> Option<Unit> {
-        let opened = self.opened(lane)?;
-        let in_run = |run: Range| {
-            let parts = opened.clipped(run);
-            parts.iter().find_map(|part| {
-                let mut at = part.start;
-                while at < part.end {
-                    let unit = unit_of(at, run, unit_at);
-                    // What was opened begins where a unit of the run does.
-                    if part.contains_range(unit) {
-                        return Some(unit);
-                    }
-                    at = unit.end;
-                }
-                None
+        let found = self
+            .find_awaited(lane, unit_at)
+            .or_else(|| {
+                let mut rails = self.rails(lane);
+                rails.find_map(|rail| self.find_opened(lane, rail, unit_at))
             })
-        };
-        let found = self.rails(lane).find_map(|rail| {
-            let mut runs = self.lanes[rail].ready.iter().enumerate();
-            runs.find_map(|(at, run)| Some((rail, at, in_run(run.range)?)))
-        });
-        let (rail, at, unit) = found?;
-        let ready = &mut self.lanes[rail].ready;
-        let run = ready.remove(at)?;
-        let before = Range::new(run.range.start, unit.start);
-        let after = Range::new(unit.end, run.range.end);
-        for rest in [after, before] {
-            if !rest.is_empty() {
-                let rest = ReadyRun {
-                    range: rest,
-                    ..run.clone()
-                };
-                ready.insert(at, rest);
-            }
-        }
-        self.lanes[rail].ready_bytes -= unit.len();
+            .or_else(|| free.then(|| self.find_elsewhere(lane, now, unit_at))?);
+        let (owner, at, unit) = found?;
+        let run = self.pull(owner, at, unit);
         Some(self.grant(lane, (unit, run.holders, run.choices), now))
+    }
+
+    /// A unit among a lane's ready runs that lanes to its peer were opened for: the lane, the run, and the unit. Each receiver begins with
+    /// another one, so that they have something for each other where the peer is slow.
+    fn find_opened(
+        &self,
+        lane: LaneId,
+        owner: LaneId,
+        unit_at: &dyn Fn(u64) -> Range,
+    ) -> Option<(LaneId, usize, Range)> {
+        let opened = &self.fellow(lane)?.opened;
+        let mut runs = self.lanes[owner].ready.iter().enumerate();
+        runs.find_map(|(at, run)| {
+            let units = whole_units(opened, run.range, unit_at);
+            let units: Vec<Range> = units.take(CHOSEN_FROM).collect();
+            let first = self.turn.checked_rem(units.len() as u64)?;
+            Some((owner, at, units[first as usize]))
+        })
+    }
+
+    fn find_awaited(
+        &self,
+        lane: LaneId,
+        unit_at: &dyn Fn(u64) -> Range,
+    ) -> Option<(LaneId, usize, Range)> {
+        let opened = &self.fellow(lane)?.opened;
+        let owners = self.lanes.numbers().filter(|other| !self.is_relay(*other));
+        owners.into_iter().find_map(|owner| {
+            let runs = self.lanes[owner].ready.iter().enumerate();
+            let mut runs = runs.filter(|(_, run)| run.choices == 0);
+            runs.find_map(|(at, run)| {
+                // What the holder would bring last.
+                let unit = whole_units(opened, run.range, unit_at).last()?;
+                Some((owner, at, unit))
+            })
+        })
+    }
+
+    /// A unit that another peer would bring later.
+    fn find_elsewhere(
+        &self,
+        lane: LaneId,
+        now: Instant,
+        unit_at: &dyn Fn(u64) -> Range,
+    ) -> Option<(LaneId, usize, Range)> {
+        let opened = &self.fellow(lane)?.opened;
+        self.busiest_others(lane).into_iter().find_map(|owner| {
+            let mut runs = self.lanes[owner].ready.iter().enumerate().rev();
+            let (at, unit) = runs.find_map(|(at, run)| {
+                let unit = whole_units(opened, run.range, unit_at).last()?;
+                Some((at, unit))
+            })?;
+            let theirs = self.seconds_left(owner, now);
+            let own = self.seconds_for(lane, unit.len(), owner, now);
+            (own < theirs).then_some((owner, at, unit))
+        })
+    }
+
+    /// Takes a unit out of a ready run.
+    pub(super) fn pull(&mut self, owner: LaneId, at: usize, unit: Range) -> ReadyRun {
+        let lane = &mut self.lanes[owner];
+        let run = &mut lane.ready[at];
+        let taken = ReadyRun {
+            range: unit,
+            ..run.clone()
+        };
+        let after = Range::new(unit.end, run.range.end);
+        run.range.end = unit.start;
+        let is_empty = run.range.is_empty();
+        if !after.is_empty() {
+            let rest = ReadyRun {
+                range: after,
+                ..run.clone()
+            };
+            lane.ready.insert(at + 1, rest);
+        }
+        if is_empty {
+            lane.ready.remove(at);
+        }
+        lane.ready_bytes -= unit.len();
+        taken
     }
 
     /// Takes from fellow receivers what no original holder is left for.
@@ -109,4 +276,32 @@ impl Ledger {
             }
         }
     }
+}
+
+/// Units of a run that are whole in a set, in the order of their offsets.
+pub(crate) fn whole_units(
+    set: &RangeSet,
+    run: Range,
+    unit_at: &dyn Fn(u64) -> Range,
+) -> impl Iterator<Item = Range> {
+    let parts = set.clipped(run);
+    let parts: Vec<Range> = parts.iter().collect();
+    parts.into_iter().flat_map(move |part| {
+        let mut at = part.start;
+        std::iter::from_fn(move || {
+            while at < part.end {
+                let around = unit_at(at);
+                let start = match around.contains(at) {
+                    true => around.start.max(run.start),
+                    false => at,
+                };
+                let unit = unit_of(start, run, unit_at);
+                at = unit.end;
+                if part.contains_range(unit) {
+                    return Some(unit);
+                }
+            }
+            None
+        })
+    })
 }

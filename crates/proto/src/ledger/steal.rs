@@ -51,7 +51,9 @@ impl Ledger {
     ) {
         let could = |lane: &LaneId| {
             let ready = &self.lanes[*lane].ready;
-            *lane != thief && ready.iter().any(|run| run.holders.contains(&thief))
+            *lane != thief
+                && !self.is_relay(*lane)
+                && ready.iter().any(|run| run.holders.contains(&thief))
         };
         let slowest = |lanes: &mut dyn Iterator<Item = LaneId>| {
             lanes.max_by(|&a, &b| self.backlog_seconds(a).total_cmp(&self.backlog_seconds(b)))
@@ -74,9 +76,7 @@ impl Ledger {
         let share = fast / (fast + slow);
         let even = (self.lanes[victim].ready_bytes as f64 * share) as u64;
         let thief_lane = &self.lanes[thief];
-        // A fellow receiver may get any moment what it has not yet: its work is taken piece by piece.
-        let is_relay = self.is_relay(victim);
-        let is_at_home = (thief_lane.planned && !is_relay) || rail.is_some();
+        let is_at_home = thief_lane.planned || rail.is_some();
         let most = match (is_at_home, thief_lane.rate.bytes_per_second()) {
             (true, _) => STEAL_MAX,
             (false, Some(rate)) => (rate * SPARE_STEAL_SECONDS) as u64,
@@ -98,9 +98,7 @@ impl Ledger {
         let victim_lane = &self.lanes[victim];
         let left = (victim_lane.ready_bytes + victim_lane.in_transit_bytes) as f64 / slow;
         let own = (self.lanes[thief].in_transit_bytes + stolen.len()) as f64 / fast;
-        // What it waits for itself nobody knows.
-        let waits = is_relay && victim_lane.in_transit_bytes == 0;
-        if own > left && !waits {
+        if own > left {
             return;
         }
         let mut holders = run.holders;
@@ -129,10 +127,24 @@ impl Ledger {
     }
 
     pub(super) fn end_game(&mut self, lane: LaneId, free: bool, now: Instant) -> Option<Unit> {
+        let start = self.find_overdue(lane, free, now)?;
+        let unit = self.in_transit.get_mut(&start)?;
+        unit.carriers.push(lane);
+        let range = unit.range;
+        self.lanes[lane].carry(range.len(), now);
+        Some(Unit {
+            range,
+            duplicate: true,
+        })
+    }
+
+    /// The unit in transit that is expected last, of those of which a lane would bring a second copy in time.
+    fn find_overdue(&self, lane: LaneId, free: bool, now: Instant) -> Option<u64> {
         let doubles = self.has_slow_streams && self.may_double(lane);
+        let relayed = self.relayed_gain(now);
         let own_rate = self.rate(lane);
         let own_backlog = self.lanes[lane].in_transit_bytes as f64;
-        let (&start, _) = self
+        let overdue = self
             .in_transit
             .iter()
             .filter(|(_, unit)| {
@@ -148,22 +160,19 @@ impl Ledger {
                 }
                 let own = (own_backlog + unit.range.len() as f64) / own_rate;
                 let theirs = self.expected_seconds(unit, now);
-                theirs > own * END_GAME_ADVANTAGE && theirs - own > END_GAME_GAIN_MIN
+                let gain_min = match unit.carriers.iter().find(|c| self.is_relay(**c)) {
+                    Some(carrier) => relayed(*carrier),
+                    None => END_GAME_GAIN_MIN,
+                };
+                theirs > own * END_GAME_ADVANTAGE && theirs - own > gain_min
             })
             .max_by(|(_, a), (_, b)| {
                 let left = |unit| self.expected_seconds(unit, now);
                 left(a)
                     .total_cmp(&left(b))
                     .then(a.range.start.cmp(&b.range.start))
-            })?;
-        let unit = self.in_transit.get_mut(&start)?;
-        unit.carriers.push(lane);
-        let range = unit.range;
-        self.lanes[lane].carry(range.len(), now);
-        Some(Unit {
-            range,
-            duplicate: true,
-        })
+            });
+        overdue.map(|(&start, _)| start)
     }
 
     // Whether one more unit of the lane may be carried twice within it.
@@ -182,7 +191,7 @@ impl Ledger {
 
     /// Bytes per second that a lane carries, as measured, and no more than a unit that is overdue allows; `None`
     /// while nothing says anything.
-    fn rate_at_most(&self, lane: LaneId, now: Instant) -> Option<f64> {
+    pub(super) fn rate_at_most(&self, lane: LaneId, now: Instant) -> Option<f64> {
         let l = &self.lanes[lane];
         let measured = l.rate.bytes_per_second();
         let waiting = l.moved_at.filter(|_| l.in_transit_bytes > 0);

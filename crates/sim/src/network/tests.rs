@@ -113,3 +113,43 @@ fn settling_twice_changes_nothing() {
     assert_eq!(network.settle(), [((2, 1), 1.0), ((2, 0), 2.0)]);
     assert_eq!(network.settle(), []);
 }
+
+/// Lanes of other weights get other parts of a link, of which nothing is left; each second others; no more than their caps.
+#[test]
+fn unequal_lanes_share_all_there_is() {
+    let mut network = Network::new(&[Speed::both(12.0); 3]).unequal(3.0, Chance::new(5));
+    for (receiver, cap) in [(1, f64::INFINITY), (1, f64::INFINITY), (2, 0.5)] {
+        network.start(0, receiver, cap, (receiver, 0));
+    }
+    let rates = |network: &mut Network| {
+        let mut rates: Vec<f64> = network.settle().into_iter().map(|(_, rate)| rate).collect();
+        rates.sort_by(f64::total_cmp);
+        rates
+    };
+    let first = rates(&mut network);
+    assert_eq!(first[0], 0.5);
+    assert!((first.iter().sum::<f64>() - 12.0).abs() < 1e-9, "{first:?}");
+    assert!(
+        first[2] > first[1] * 1.01 && first[2] <= first[1] * 9.0,
+        "{first:?}"
+    );
+    network.vary();
+    let next = rates(&mut network);
+    assert!(next.iter().all(|rate| !first.contains(rate)), "{next:?}");
+    assert!((next.iter().sum::<f64>() - 11.5).abs() < 1e-9, "{next:?}");
+}
+
+/// What crosses a trunk shares it; what does not, does not.
+#[test]
+fn lanes_share_a_trunk() {
+    let mut network = Network::new(&[Speed::both(12.0); 4]).trunk(2, 4.0);
+    for (from, to) in [(0, 2), (0, 3), (2, 3), (3, 0)] {
+        network.start(from, to, f64::INFINITY, (to, from));
+    }
+    let mut rates = network.settle();
+    rates.sort_by_key(|(owner, _)| *owner);
+    assert_eq!(
+        rates,
+        [((0, 3), 4.0), ((2, 0), 2.0), ((3, 0), 2.0), ((3, 2), 10.0)]
+    );
+}

@@ -21,6 +21,8 @@ pub(super) struct Asked {
     open: BTreeSet<u32>,
     // Answers under way.
     answers: Vec<(Instant, u32, Range)>,
+    // Announcements under way.
+    announced: Vec<(Instant, StreamId, Vec<Range>)>,
 }
 
 fn hash(range: Range) -> [u8; 32] {
@@ -36,9 +38,14 @@ impl Asked {
         self.open.insert(node);
     }
 
-    /// When the next answer arrives.
+    /// When the next answer or announcement arrives.
     pub fn next_at(&self) -> Option<Instant> {
-        self.answers.iter().map(|(at, ..)| *at).min()
+        let announced = self.announced.iter().map(|(at, ..)| *at);
+        self.answers
+            .iter()
+            .map(|(at, ..)| *at)
+            .chain(announced)
+            .min()
     }
 
     /// The hash of a unit of rows that a node sent.
@@ -60,7 +67,6 @@ impl Receiver {
         let now = around.now;
         self.hear_answers(around);
         let mut next_at = None;
-        let mut told: Vec<(StreamId, Vec<Range>)> = Vec::new();
         for (id, lane) in &mut self.streams {
             let Some(announcer) = lane.announcer.as_mut() else {
                 continue;
@@ -71,7 +77,8 @@ impl Receiver {
             if let Some(held) = around.held.get(&lane.sender) {
                 let ranges = announcer.announce(held, now);
                 if !ranges.is_empty() {
-                    told.push((*id, ranges));
+                    let at = now + around.scenario.announcement_time;
+                    self.asked.announced.push((at, *id, ranges));
                 }
             }
             let at = announcer.next_at().max(now + around.scenario.step_time);
@@ -79,8 +86,12 @@ impl Receiver {
         }
         let (layout, unit_len) = (&self.layout, self.unit_len);
         let unit_at = |offset| layout.unit_at(offset, unit_len);
-        for (id, ranges) in told {
-            self.machine.handle_announced(id, &ranges, now, &unit_at);
+        let announced = std::mem::take(&mut self.asked.announced);
+        for (at, id, ranges) in announced {
+            match at <= now {
+                true => self.machine.handle_announced(id, &ranges, now, &unit_at),
+                false => self.asked.announced.push((at, id, ranges)),
+            }
         }
         next_at.filter(|_| !self.machine.fetch().is_finished())
     }

@@ -117,7 +117,16 @@ impl World<'_> {
             delivered_bytes,
             handed_on_bytes: carried().map(|carried| carried.handed_on_bytes).sum(),
             duplicate_bytes: carried().map(|carried| carried.duplicate_bytes).sum(),
-            carried_bytes: carried().map(|carried| carried.bytes).sum(),
+            carried_bytes: carried()
+                .flat_map(|carried| carried.bytes.into_values())
+                .sum(),
+            carried_between: (0..)
+                .zip(carried())
+                .flat_map(|(to, carried)| {
+                    let from = carried.bytes.into_iter();
+                    from.map(move |(from, bytes)| ((from, to), bytes))
+                })
+                .collect(),
             delivered: union(&delivered_by_node.iter().collect::<Vec<_>>()),
             delivered_by_node,
             done_at: self.agents.iter().map(|agent| agent.done_at).collect(),

@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use ropewalk_model::{Instant, Range, RangeSet};
 
 use super::{Event, Receiving};
-use crate::ledger::LaneId;
+use crate::ledger::{LaneId, ReadyRun, whole_units};
 
 /// Bytes of each fellow receiver's work whose hashes are asked for before they are taken: a lane of 1.3 Gbit/s brings as many in
 /// 50 ms, in which an answer arrives ...
@@ -27,8 +27,8 @@ const AHEAD_UNITS_MIN: usize = 32;
 /// ... and at most so many: hundreds of lanes take little memory.
 const AHEAD_UNITS_MAX: usize = 128;
 
-/// Pieces of what one fellow receiver announced that are remembered: what it says beyond them is as if it had not.
-const PIECES_MAX: usize = 1 << 14;
+/// A lane with fewer units to bring than that is to bring what others would bring later.
+const UNITS_ELSEWHERE: usize = 4;
 
 /// A unit that is to be taken from a fellow receiver.
 #[derive(Clone, Debug)]
@@ -44,14 +44,13 @@ struct Unit {
 /// What is known of a fellow receiver.
 #[derive(Clone, Debug, Default)]
 struct Relay {
-    announced: RangeSet,
     // Units of its work that were asked about and are not delivered.
     units: usize,
     // Of these, where those begin that it has not announced.
     early: BTreeSet<u64>,
 }
 
-/// See the module documentation. Bounded by [`AHEAD_UNITS_MAX`] and [`PIECES_MAX`] for each fellow receiver.
+/// See the module documentation. Bounded by [`AHEAD_UNITS_MAX`] for each fellow receiver.
 #[derive(Debug, Default)]
 pub(super) struct Relays {
     all: BTreeMap<u32, Relay>,
@@ -59,6 +58,45 @@ pub(super) struct Relays {
     units: BTreeMap<u64, Unit>,
     // Where this node hands on: by the start of each unit that was received, its end and hash.
     own: Option<BTreeMap<u64, (u64, [u8; 32])>>,
+}
+
+/// Units whose hashes are to be asked for.
+struct Asked<'a> {
+    // Those that were.
+    units: &'a BTreeMap<u64, Unit>,
+    seen: BTreeSet<u64>,
+    wanted: Vec<(Range, Vec<LaneId>)>,
+    space: usize,
+}
+
+impl Asked<'_> {
+    /// Adds up to so many units of some runs.
+    ///
+    /// * `within`: only those that are whole in it.
+    fn ask<'r>(
+        &mut self,
+        runs: impl Iterator<Item = &'r ReadyRun>,
+        within: Option<&RangeSet>,
+        most: usize,
+        unit_at: &dyn Fn(u64) -> Range,
+    ) {
+        let mut left = most.min(self.space);
+        for run in runs {
+            if left == 0 {
+                return;
+            }
+            let all = RangeSet::from(run.range);
+            for unit in whole_units(within.unwrap_or(&all), run.range, unit_at) {
+                if left == 0 {
+                    return;
+                }
+                if !self.units.contains_key(&unit.start) && self.seen.insert(unit.start) {
+                    self.wanted.push((unit, run.holders.clone()));
+                    (left, self.space) = (left - 1, self.space - 1);
+                }
+            }
+        }
+    }
 }
 
 impl Relays {
@@ -90,10 +128,9 @@ impl Relays {
         }
     }
 
-    /// Nothing is taken from a fellow receiver any more.
+    /// Nothing is taken from a fellow receiver any more. What units of its work must be is good for others that have them.
     fn forget(&mut self, relay: u32) {
         self.all.remove(&relay);
-        self.units.retain(|_, unit| unit.relay != relay);
     }
 
     /// Units of which a holder was asked for the hash, and has not answered.
@@ -105,9 +142,14 @@ impl Relays {
 }
 
 impl Receiving {
+    /// The number of this node, by which it and fellow receivers take turns; before the plan.
+    pub fn set_number(&mut self, node: u32) {
+        self.ledger.set_number(node);
+    }
+
     /// A peer of the plan is a fellow receiver.
     pub(super) fn enter_relay(&mut self, node: u32, lane: LaneId) {
-        self.ledger.set_relay(lane);
+        self.ledger.set_relay(lane, node, self.now);
         self.relays.all.entry(node).or_default();
     }
 
@@ -139,29 +181,18 @@ impl Receiving {
         let Some(relay) = self.relays.all.get_mut(&node) else {
             return;
         };
-        // All at once: a peer may send many.
-        let mut announced = relay
-            .announced
-            .union(&RangeSet::from_ranges(ranges.iter().copied()));
-        if announced.as_slice().len() > PIECES_MAX {
-            // What is delivered is not asked of anybody.
-            announced = announced.difference(self.ledger.delivered_ranges());
-        }
-        if announced.as_slice().len() <= PIECES_MAX {
-            relay.announced = announced;
-        }
-        let (announced, units) = (&relay.announced, &self.relays.units);
+        self.ledger.announced(lane, ranges, now);
+        let (announced, units) = (self.ledger.has(lane), &self.relays.units);
         let is_early = |start: &u64| {
             let unit = units.get(start);
             unit.is_some_and(|unit| !announced.contains_range(unit.range))
         };
         relay.early.retain(is_early);
-        let known = units.values().filter(|unit| {
-            let is_there = unit.relay == node && unit.digest.is_some();
-            is_there && announced.contains_range(unit.range)
-        });
+        let known = units.values().filter(|unit| unit.digest.is_some());
+        let known = known.filter(|unit| announced.contains_range(unit.range));
+        let known: Vec<Range> = known.map(|unit| unit.range).collect();
         for unit in known {
-            self.ledger.open_to(lane, unit.range);
+            self.ledger.open_to(lane, unit);
         }
         self.ask_ahead(lane, unit_at);
     }
@@ -191,65 +222,50 @@ impl Receiving {
         self.relays.forget(node);
     }
 
-    /// Asks for the hashes of the next units of a fellow receiver's work: of those that it has announced, and of others, which take at
-    /// most half of the place, as it may never have them.
+    /// Asks for the hashes of units that a fellow receiver is to bring: of those that others wait for here and that it has announced, of
+    /// its own work that it has, and of the rest of that, which takes at most half of the place, as it may never have it. Where it
+    /// has little to do, of what others would bring later.
     pub(super) fn ask_ahead(&mut self, lane: LaneId, unit_at: &dyn Fn(u64) -> Range) {
         let node = self.node_of(lane);
-        let Some(relay) = self.relays.all.get(&node) else {
+        let Some(relay) = self.relays.all.get(&node).filter(|_| !self.finished) else {
             return;
         };
         let units_max = (AHEAD_BYTES / self.unit_len.max(1)) as usize;
         let units_max = units_max.clamp(AHEAD_UNITS_MIN, AHEAD_UNITS_MAX);
         let (early_max, early) = (units_max / 2, relay.early.len());
         let known = relay.units - early;
+        let announced = self.ledger.has(lane);
+        let mut asked = Asked {
+            units: &self.relays.units,
+            seen: BTreeSet::new(),
+            wanted: Vec::new(),
+            space: units_max.saturating_sub(relay.units),
+        };
+        asked.ask(self.ledger.awaited(), Some(announced), usize::MAX, unit_at);
         // Not for each unit that is delivered.
         let is_full = known > units_max / 4 && early > early_max / 2;
-        if is_full || known > units_max / 2 || self.finished {
-            return;
-        }
-        let mut wanted: Vec<(Range, Vec<u32>, bool)> = Vec::new();
-        let mut all_space = units_max.saturating_sub(relay.units);
-        let mut seen = BTreeSet::new();
-        for announced in [true, false] {
-            let mut space = match announced {
-                true => all_space,
-                false => all_space.min(early_max.saturating_sub(early)),
-            };
-            for run in self.ledger.ready_of(lane) {
-                if space == 0 {
-                    break;
-                }
-                let pieces = match announced {
-                    true => relay.announced.clipped(run.range),
-                    false => RangeSet::from(run.range),
-                };
-                for piece in pieces.iter() {
-                    let mut at = piece.start;
-                    while at < piece.end && space > 0 {
-                        let around = unit_at(at);
-                        let start = match around.contains(at) {
-                            true => around.start.max(run.range.start),
-                            false => at,
-                        };
-                        let unit = crate::ledger::unit_of(start, run.range, unit_at);
-                        at = unit.end;
-                        let is_whole = !announced || relay.announced.contains_range(unit);
-                        if is_whole
-                            && !self.relays.units.contains_key(&unit.start)
-                            && seen.insert(unit.start)
-                        {
-                            let holders = run.holders.iter();
-                            let holders = holders.filter(|lane| !self.ledger.is_relay(**lane));
-                            let nodes = holders.map(|lane| self.node_of(*lane)).collect();
-                            let is_early = !relay.announced.contains_range(unit);
-                            wanted.push((unit, nodes, is_early));
-                            space -= 1;
-                            all_space -= 1;
-                        }
-                    }
-                }
+        if !is_full && known <= units_max / 2 {
+            asked.ask(
+                self.ledger.ready_of(lane),
+                Some(announced),
+                usize::MAX,
+                unit_at,
+            );
+            let few = UNITS_ELSEWHERE.saturating_sub(known + asked.wanted.len());
+            if few > 0 {
+                let others = self.ledger.ready_elsewhere(lane);
+                asked.ask(others, Some(announced), few, unit_at);
             }
+            let early = early_max.saturating_sub(early);
+            asked.ask(self.ledger.ready_of(lane), None, early, unit_at);
         }
+        let to_nodes = |(unit, holders): (Range, Vec<LaneId>)| {
+            let holders = holders.iter();
+            let holders = holders.filter(|lane| !self.ledger.is_relay(**lane));
+            let nodes: Vec<u32> = holders.map(|lane| self.node_of(*lane)).collect();
+            (unit, nodes, !announced.contains_range(unit))
+        };
+        let wanted: Vec<(Range, Vec<u32>, bool)> = asked.wanted.into_iter().map(to_nodes).collect();
         for (range, holders, is_early) in wanted {
             let Some(origin) = self.ask_origin(range, &holders, &BTreeSet::new()) else {
                 continue;
@@ -304,13 +320,15 @@ impl Receiving {
             return;
         }
         unit.digest = Some(digest);
-        let relay = self.relays.all.get(&unit.relay);
-        let is_announced = relay.is_some_and(|relay| relay.announced.contains_range(range));
-        if let Some(&lane) = self.lane_of.get(&unit.relay)
-            && is_announced
-        {
-            self.ledger.open_to(lane, range);
+        let lanes = self.relays.all.keys();
+        let lanes = lanes.filter_map(|node| self.lane_of.get(node).copied());
+        let have = lanes.filter(|lane| self.ledger.has(*lane).contains_range(range));
+        let have: Vec<LaneId> = have.collect();
+        if !have.is_empty() {
             self.events.push_back(Event::Wake);
+        }
+        for lane in have {
+            self.ledger.open_to(lane, range);
         }
     }
 
@@ -323,11 +341,7 @@ impl Receiving {
             return false;
         }
         let but = unit.asked.clone();
-        let lane = self.lane_of.get(&unit.relay).copied();
-        let run = lane.and_then(|lane| {
-            let mut runs = self.ledger.ready_of(lane);
-            runs.find(|run| run.range.contains_range(range))
-        });
+        let run = self.ledger.ready_around(range);
         let holders = run.map(|run| run.holders.clone()).unwrap_or_default();
         let holders = holders.iter().filter(|lane| !self.ledger.is_relay(**lane));
         let holders: Vec<u32> = holders.map(|lane| self.node_of(*lane)).collect();
@@ -351,6 +365,11 @@ impl Receiving {
         }
     }
 
+    /// Whether nothing is taken from the fellow receiver that a lane leads to.
+    fn is_left_out(&self, lane: LaneId) -> bool {
+        !self.relays.all.contains_key(&self.node_of(lane))
+    }
+
     /// Whether a unit that was received over a lane has the hash that an original holder gave; others need not show that.
     #[must_use]
     pub fn is_true(&self, lane: LaneId, range: Range, digest: Option<[u8; 32]>) -> bool {
@@ -358,7 +377,7 @@ impl Receiving {
             return true;
         }
         let told = self.relays.find(range).and_then(|unit| unit.digest);
-        told.is_some() && told == digest
+        !self.is_left_out(lane) && told.is_some() && told == digest
     }
 
     /// A unit from a fellow receiver is not what an original holder has: nothing more is taken from it.
@@ -366,7 +385,7 @@ impl Receiving {
         self.now = now;
         self.no_copy(range);
         // What was asked about it may have been forgotten: another lane has delivered it. It proves nothing then.
-        let unit = self.relays.find(range);
+        let unit = self.relays.find(range).filter(|_| !self.is_left_out(lane));
         if let Some(origin) = unit.filter(|unit| unit.digest.is_some()).map(|u| u.origin) {
             self.corrupt += 1;
             self.pairs[lane].corrupt += 1;

@@ -38,6 +38,7 @@ fn receiving(direct: std::ops::Range<u64>, relayed: std::ops::Range<u64>) -> Rec
         length: (chunks.end - chunks.start) * CHUNK_LEN,
         sender: ORIGIN,
         relay,
+        choices: 1,
         ..Run::default()
     };
     let runs = [run(direct, None), run(relayed, Some(RELAY))];
@@ -249,7 +250,12 @@ fn another_holder_is_asked() {
         holders: vec![TO_RELAY, TO_ORIGIN, LaneId(2)],
         choices: 0,
     }]);
-    receiving.handle_announced(TO_RELAY, &[Range::new(0, chunk(3).start)], START, &unit_at);
+    receiving.handle_announced(
+        TO_RELAY,
+        &[Range::new(chunk(1).start, chunk(3).start)],
+        START,
+        &unit_at,
+    );
     let mut down = BTreeSet::new();
     let mut asked = |receiving: &mut Receiving| {
         for node in [ORIGIN, 2] {

@@ -17,11 +17,9 @@ use ropewalk_model::{Instant, Nanos, Range, RangeSet};
 
 use super::{Event, Receiving};
 use crate::control::{self, Run};
-use crate::ledger::LaneId;
+use crate::ledger::{LaneId, mix};
 
 mod sample;
-
-use sample::mix;
 
 /// Holders that a sample is asked of: each costs a stream and a thread at both ends.
 const SECONDS_MAX: usize = 4;

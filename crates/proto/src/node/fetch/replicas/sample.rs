@@ -6,6 +6,7 @@ use ropewalk_model::{Range, RangeSet};
 
 use super::{Compare, Replicas};
 use crate::control::{self, Run};
+use crate::ledger::mix;
 
 /// Most bytes that other holders hash for a sample.
 const SAMPLE_BYTES_MAX: u64 = 8 << 20;
@@ -18,14 +19,6 @@ const SAMPLE_UNITS_MAX: u64 = 256;
 
 /// Sets of holders of which the first and the last unit are compared.
 const CLASSES_MAX: usize = 16;
-
-/// Mixes a number well (the finaliser of SplitMix64).
-pub(super) fn mix(number: u64) -> u64 {
-    let mut z = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
-}
 
 impl Replicas {
     /// Chooses units of what has several holders.

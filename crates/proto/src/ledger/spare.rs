@@ -1,0 +1,255 @@
+//! When an original holder sends what fellow receivers were planned to hand on.
+//!
+//! Its uplink is shared by all receivers, and mostly bounds the transfer. What no fellow receiver has yet has to leave it once more
+//! anyway: an idle lane to it takes such units where the fellow receiver that is to have them first lags behind what this node
+//! fetches otherwise, and that one has them from here then. Units that a fellow receiver has are left to those that have them
+//! as long as others are to leave the holder for the first time, unless they are silent.
+
+use ropewalk_model::{Instant, Nanos, Range, RangeSet};
+
+use super::relay::{Fellow, whole_units};
+use super::{LaneId, Ledger, Unit, unit_of};
+
+/// A fellow receiver that needs this many times the time for its part that this node needs for all it lacks lags behind.
+const LAG: f64 = 1.5;
+
+/// A holder is asked when it brings a unit in less than a part of the time that it would take otherwise ...
+const ADVANTAGE: f64 = 2.0;
+
+/// ... and that is longer by a part of the time that the transfer has taken so far: announcements are a 32nd of it apart ...
+const SLACK_PART: f64 = 8.0;
+
+/// ... and at least, and at most, by so much (seconds) ...
+const SLACK_SECONDS: (f64, f64) = (0.03, 2.0);
+
+/// ... or by this part of it where all has left the holder once: its uplink is free then. About two announcements.
+const SLACK_FREE: f64 = 0.25;
+
+/// Of the mean rate so far, what is about as much.
+const FULL: f64 = 0.75;
+
+/// A lane that should bring something and does not for this long, or for a part of the time so far, is silent.
+const SILENT: Nanos = Nanos::from_secs(1);
+
+/// Units that are looked at for one that no other fellow receiver has.
+const LOOKED_AT_MAX: usize = 64;
+
+impl Ledger {
+    /// The number of this node: it and its fellow receivers take turns by these.
+    pub fn set_number(&mut self, node: u32) {
+        self.turn = mix(node.into());
+    }
+
+    /// The next unit that a lane to an original holder brings of the work of fellow receivers.
+    pub(super) fn take_spare(
+        &mut self,
+        lane: LaneId,
+        now: Instant,
+        unit_at: &dyn Fn(u64) -> Range,
+    ) -> Option<Unit> {
+        let Some((relay, is_new)) = self.find_late(lane, now, unit_at) else {
+            self.lanes[lane].spare_since = None;
+            return None;
+        };
+        let since = *self.lanes[lane].spare_since.get_or_insert(now);
+        let idle = now
+            .since(since.max(self.lanes[lane].idle_since))
+            .as_seconds();
+        // So long another one whose turn it is takes to announce what it took.
+        let announced = self.slack(now)?.1 * SLACK_FREE;
+        let turn = self.unit_seconds(lane, relay, now, unit_at) * ADVANTAGE + announced;
+        let turns = (idle / turn) as usize;
+        let (at, unit) = self.choose(lane, relay, (is_new, turns), unit_at)?;
+        let run = self.pull(relay, at, unit);
+        Some(self.grant(lane, (unit, run.holders, run.choices), now))
+    }
+
+    /// Seconds until a lane has brought a unit of what another one is to carry.
+    fn unit_seconds(
+        &self,
+        lane: LaneId,
+        other: LaneId,
+        now: Instant,
+        unit_at: &dyn Fn(u64) -> Range,
+    ) -> f64 {
+        let first = self.lanes[other].ready.front();
+        let unit = first.map_or(0, |run| unit_of(run.range.start, run.range, unit_at).len());
+        self.seconds_for(lane, unit, other, now)
+    }
+
+    /// The fellow receiver that is latest, of those whose work a lane could do and that are late; whether it is for what none has.
+    fn find_late(
+        &self,
+        lane: LaneId,
+        now: Instant,
+        unit_at: &dyn Fn(u64) -> Range,
+    ) -> Option<(LaneId, bool)> {
+        let (passed, slack) = self.slack(now)?;
+        let relays = self.lanes.numbers().filter(|other| {
+            let ready = &self.lanes[*other].ready;
+            self.is_relay(*other) && ready.iter().any(|run| run.holders.contains(&lane))
+        });
+        let relays: Vec<(LaneId, u64)> =
+            relays.map(|relay| (relay, self.new_bytes(relay))).collect();
+        let has_new = relays.iter().any(|(_, new)| *new > 0);
+        let own = |relay| self.unit_seconds(lane, relay, now, unit_at) * ADVANTAGE;
+        let left = self.wanted_bytes.saturating_sub(self.delivered_bytes) as f64;
+        let own_left = left * passed / (self.delivered_bytes as f64).max(1.0) * LAG;
+        let lags = |(relay, new): &(LaneId, u64)| {
+            let gained_at = self.fellow(*relay)?.gained_at;
+            let theirs = self.gain_seconds(*relay, *new, now);
+            let is_silent = Self::is_silent_since(gained_at, passed, now);
+            let is_late = theirs > own(*relay) + slack && (is_silent || theirs > own_left);
+            (*new > 0 && is_late).then_some((*relay, theirs))
+        };
+        let waits = |(relay, _): &(LaneId, u64)| {
+            let theirs = self.seconds_left(*relay, now);
+            let slack = match has_new {
+                true if self.is_silent(*relay, passed, now) => slack,
+                true => f64::INFINITY,
+                false => slack * SLACK_FREE,
+            };
+            (theirs > own(*relay) + slack).then_some((*relay, theirs))
+        };
+        let latest = |late: &mut dyn Iterator<Item = (LaneId, f64)>| {
+            let latest = late.max_by(|a, b| a.1.total_cmp(&b.1));
+            latest.map(|(relay, _)| relay)
+        };
+        let lagging = latest(&mut relays.iter().filter_map(lags));
+        let lagging = lagging.map(|relay| (relay, true));
+        lagging.or_else(|| Some((latest(&mut relays.iter().filter_map(waits))?, false)))
+    }
+
+    /// Ready bytes of a lane that no fellow receiver has.
+    fn new_bytes(&self, lane: LaneId) -> u64 {
+        let runs = self.lanes[lane].ready.iter();
+        let new = runs.map(|run| run.range.len() - self.handed.clipped(run.range).len_bytes());
+        new.sum()
+    }
+
+    /// Seconds until a fellow receiver has so many bytes more of what it is to send.
+    fn gain_seconds(&self, lane: LaneId, bytes: u64, now: Instant) -> f64 {
+        let Some(fellow) = self.fellow(lane) else {
+            return 0.0;
+        };
+        // As long again as it has said nothing.
+        let silent = now.since(fellow.gained_at).as_seconds();
+        let rate = fellow.gains.bytes_per_second();
+        rate.map_or(silent, |rate| (bytes as f64 / rate).max(silent))
+    }
+
+    /// Time since fellow receivers were met, and how much longer than an original holder they may take (seconds).
+    fn slack(&self, now: Instant) -> Option<(f64, f64)> {
+        let passed = now.since(self.relays_since?).as_seconds();
+        let slack = (passed / SLACK_PART).clamp(SLACK_SECONDS.0, SLACK_SECONDS.1);
+        Some((passed, slack))
+    }
+
+    /// What a second copy of a unit must save that a fellow receiver has begun to send, by its lane (seconds). Only those are sent twice
+    /// that are silent as long as others are to leave the holder for the first time, and while bytes come about as fast as they did so
+    /// far: a second copy takes the place of others then.
+    pub(super) fn relayed_gain(&self, now: Instant) -> impl Fn(LaneId) -> f64 {
+        let (passed, slack) = self.slack(now).unwrap_or_default();
+        let mut relays = self.lanes.numbers().filter(|lane| self.is_relay(*lane));
+        let has_new = relays.any(|relay| self.new_bytes(relay) > 0);
+        let busy = self.lanes.iter().filter(|(_, l)| l.in_transit_bytes > 0);
+        let rates = busy.filter_map(|(lane, _)| self.rate_at_most(lane, now));
+        let is_full = rates.sum::<f64>() * passed > self.delivered_bytes as f64 * FULL;
+        move |lane| match (has_new, is_full) {
+            (false, false) => slack * SLACK_FREE,
+            _ if self.is_silent(lane, passed, now) => slack,
+            _ => f64::INFINITY,
+        }
+    }
+
+    /// Whether a lane to a fellow receiver brings nothing for long.
+    fn is_silent(&self, lane: LaneId, passed: f64, now: Instant) -> bool {
+        let gained_at = self.fellow(lane).map_or(now, |fellow| fellow.gained_at);
+        let moved_at = self.lanes[lane].brought_at.max(self.lanes[lane].moved_at);
+        Self::is_silent_since(moved_at.unwrap_or(gained_at), passed, now)
+    }
+
+    fn is_silent_since(at: Instant, passed: f64, now: Instant) -> bool {
+        now.since(at).as_seconds() > SILENT.as_seconds().max(passed / SLACK_PART)
+    }
+
+    /// Seconds until a lane has brought all it has to; where it waits for something itself, as long again as it has waited.
+    pub(super) fn seconds_left(&self, lane: LaneId, now: Instant) -> f64 {
+        let l = &self.lanes[lane];
+        let rate = self.rate_at_most(lane, now).unwrap_or(super::RATE_UNKNOWN);
+        let left = (l.ready_bytes + l.in_transit_bytes) as f64 / rate.max(1.0);
+        match self.fellow(lane).filter(|_| l.in_transit_bytes == 0) {
+            Some(fellow) => {
+                let since = l.moved_at.unwrap_or(fellow.gained_at);
+                left.max(now.since(since).as_seconds())
+            }
+            None => left,
+        }
+    }
+
+    /// Seconds until a lane has brought so many bytes more; one that has brought nothing may be as fast as another one.
+    pub(super) fn seconds_for(&self, lane: LaneId, bytes: u64, other: LaneId, now: Instant) -> f64 {
+        let unknown = || self.rate_at_most(other, now);
+        let rate = self.rate_at_most(lane, now).or_else(unknown);
+        let bytes = self.lanes[lane].in_transit_bytes + bytes;
+        bytes as f64 / rate.unwrap_or(super::RATE_UNKNOWN).max(1.0)
+    }
+
+    /// A unit of a fellow receiver's work: one that none has, or that no other one has. Each receiver has its own ones, which it may take
+    /// at once, and those of others when it has been idle for longer: what it takes they have from it.
+    fn choose(
+        &self,
+        lane: LaneId,
+        relay: LaneId,
+        (is_new, turns): (bool, usize),
+        unit_at: &dyn Fn(u64) -> Range,
+    ) -> Option<(usize, Range)> {
+        let runs = self.lanes[relay].ready.iter().enumerate();
+        let runs = runs.filter(|(_, run)| run.holders.contains(&lane));
+        let mut units: Vec<(usize, Range)> = Vec::new();
+        for (at, run) in runs {
+            let whole = RangeSet::from(run.range);
+            let set = match is_new {
+                true => whole.difference(&self.handed.clipped(run.range)),
+                false => whole,
+            };
+            units.extend(whole_units(&set, run.range, unit_at).map(|unit| (at, unit)));
+        }
+        if units.is_empty() {
+            // Some have parts of these.
+            return is_new.then(|| self.choose(lane, relay, (false, turns), unit_at))?;
+        }
+        let peer = self.lanes[relay].peer;
+        let others = self.lanes.iter().filter(|(other, l)| {
+            l.peer == *other && *other != peer && l.fellow.is_some() && self.is_alive(*other)
+        });
+        let others: Vec<&Fellow> = others.filter_map(|(_, l)| l.fellow.as_ref()).collect();
+        // The fellow receiver fetches from the front.
+        let last = units.len() - units.len() / 2;
+        let first = units.len() / 2 + (self.turn % last as u64) as usize;
+        let order = units[first..].iter().chain(&units[..first]);
+        let before = |unit: Range| {
+            let own = mix(self.turn ^ unit.start);
+            others
+                .iter()
+                .filter(|other| mix(other.turn ^ unit.start) < own)
+                .count()
+        };
+        let is_with_other = |unit: Range| others.iter().any(|other| other.has.contains_range(unit));
+        let able = order.take(LOOKED_AT_MAX).map(|(at, unit)| {
+            let is_common = !is_new && is_with_other(*unit);
+            ((is_common, before(*unit)), (*at, *unit))
+        });
+        // Of equal ones the first.
+        let (rank, found) = able.min_by_key(|(rank, _)| *rank)?;
+        (rank.1 <= turns).then_some(found)
+    }
+}
+
+/// Mixes a number well (the finaliser of SplitMix64).
+pub(crate) fn mix(number: u64) -> u64 {
+    let mut z = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}

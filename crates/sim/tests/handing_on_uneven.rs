@@ -1,0 +1,174 @@
+//! Receivers that hand on over a network that is as uneven as real ones: connections get unequal parts of a link and what is announced
+//! takes a while. What a holder sends twice shows here.
+
+use ropewalk_model::{Problem, Range, RangeSet, problem};
+use ropewalk_proto::coordinator::NodeSetup;
+use ropewalk_proto::report::Outcome;
+use ropewalk_sim::{Ended, Scenario, Speed, node};
+
+/// 100 Mbit/s.
+const LINK: f64 = 12.5e6;
+
+const MIB: u64 = 1 << 20;
+
+/// Senders with what they hold, then receivers with what they want.
+fn network(senders: &[(Speed, Range)], receivers: &[(Speed, Range)]) -> Scenario {
+    let senders_here = (0..).zip(senders);
+    let senders_here =
+        senders_here.map(|(at, (_, held))| node(format!("s{at}"), &[*held], &[], None));
+    let receivers_here = (0..).zip(receivers);
+    let receivers_here =
+        receivers_here.map(|(at, (_, wanted))| node(format!("r{at}"), &[], &[*wanted], None));
+    let nodes: Vec<NodeSetup> = senders_here.chain(receivers_here).collect();
+    let speeds = senders.iter().chain(receivers).map(|(speed, _)| *speed);
+    Scenario::new(nodes, speeds.collect()).relayed()
+}
+
+/// Least time with relays.
+fn bound(senders: &[(Speed, Range)], receivers: &[(Speed, Range)]) -> f64 {
+    let sender = |(speed, held): &(Speed, Range)| problem::Sender {
+        name: String::new(),
+        up: speed.up as u64,
+        ranges: RangeSet::from(*held),
+    };
+    let receiver = |(speed, wanted): &(Speed, Range)| problem::Receiver {
+        name: String::new(),
+        down: speed.down as u64,
+        ranges: RangeSet::from(*wanted),
+        relay_up: Some(speed.up as u64),
+        destination: None,
+    };
+    let all = Problem {
+        senders: senders.iter().map(sender).collect(),
+        receivers: receivers.iter().map(receiver).collect(),
+        ..Problem::default()
+    };
+    ropewalk_sched::relay_bound(&all).unwrap().seconds
+}
+
+fn moving(ended: &Ended) -> f64 {
+    assert_eq!(ended.outcome, Some(Outcome::Done), "{:#?}", ended.notes);
+    ended.moving_seconds.unwrap()
+}
+
+/// One sender to several receivers of one speed.
+#[test]
+fn a_sender_sends_little_more_than_once() {
+    const LEN: u64 = 30 * MIB;
+    let all = Range::new(0, LEN);
+    let fast = Speed::both(LINK);
+    for (spread, receivers) in [(1.0, 16), (2.0, 4), (4.0, 8), (4.0, 16)] {
+        for (seed, declared) in [(0, true), (1, false), (2, false)] {
+            let senders = [(fast, all)];
+            let receivers = vec![(fast, all); receivers];
+            let mut scenario = network(&senders, &receivers).uneven(spread, seed);
+            if declared {
+                scenario = scenario.declared();
+            }
+            let ended = scenario.run();
+            let share = moving(&ended) / bound(&senders, &receivers);
+            let sent = ended.carried_where(|from, _| from == 0) / LEN as f64;
+            println!(
+                "spread {spread}, 1 to {}, declared {declared}, seed {seed}: {share:.3} of the bound, sent {sent:.3} times",
+                receivers.len(),
+            );
+            assert!(sent < 1.2, "sent {sent} times");
+            assert!(share < 1.4, "{share} of the bound");
+        }
+    }
+}
+
+/// Receivers behind a trunk that is not declared.
+#[test]
+fn bytes_cross_a_trunk_once() {
+    const LEN: u64 = 30 * MIB;
+    let all = Range::new(0, LEN);
+    let fast = Speed::both(4.0 * LINK);
+    for spread in [1.0, 2.0] {
+        for receivers in [2, 4, 8] {
+            let scenario = network(&[(fast, all)], &vec![(fast, all); receivers]);
+            let mut scenario = scenario.uneven(spread, 0);
+            scenario.trunk = Some((1, 2.0 * LINK));
+            let ended = scenario.run();
+            let share = moving(&ended) / (LEN as f64 / (2.0 * LINK));
+            let crossed = ended.carried_where(|from, _| from == 0) / LEN as f64;
+            println!(
+                "spread {spread}, {receivers} behind a trunk: {share:.3} of the bound, crossed {crossed:.3} times"
+            );
+            assert!(crossed < if spread > 1.0 { 1.2 } else { 1.02 }, "{crossed}");
+            assert!(share < 1.3, "{share} of the bound");
+        }
+    }
+}
+
+/// Nodes that differ, of which no speeds are declared or all, where connections are equal and where they are not.
+#[test]
+fn uneven_nodes_take_little_longer() {
+    const LEN: u64 = 64 * MIB;
+    let all = Range::new(0, LEN);
+    let fast = Speed::both(LINK);
+    let half = [Range::new(0, LEN / 2), Range::new(LEN / 2, LEN)];
+    let eighth = LEN / 8;
+    let window = |at: u64, eighths: u64| Range::new(at * eighth, (at + eighths).min(8) * eighth);
+    let slow_up = Speed {
+        up: LINK / 10.0,
+        ..fast
+    };
+    let slow_down = Speed {
+        down: LINK / 10.0,
+        ..fast
+    };
+    let with = |odd: Speed| {
+        let mut receivers = vec![(fast, all); 7];
+        receivers.push((odd, all));
+        receivers
+    };
+    // A sender has two eighths, and each eighth is wanted by three.
+    let quick = Speed {
+        down: LINK * 4.0,
+        ..fast
+    };
+    let windows = |eighths: u64| (0..8).map(move |at| window(at, eighths));
+    let cases = [
+        (
+            "an uplink of a tenth",
+            vec![(fast, all)],
+            with(slow_up),
+            1.35,
+        ),
+        (
+            "a downlink of a tenth",
+            vec![(fast, all)],
+            with(slow_down),
+            1.06,
+        ),
+        (
+            "two different halves",
+            half.map(|half| (fast, half)).into(),
+            vec![(fast, all); 6],
+            1.12,
+        ),
+        (
+            "windows, 3 wanters",
+            windows(2).map(|range| (fast, range)).collect(),
+            windows(3).map(|range| (quick, range)).collect(),
+            1.35,
+        ),
+    ];
+    for (name, senders, receivers, most) in cases {
+        for (spread, declared) in [(1.0, true), (1.0, false), (2.0, true), (2.0, false)] {
+            let mut scenario = network(&senders, &receivers).uneven(spread, 1);
+            if declared {
+                scenario = scenario.declared();
+            }
+            let ended = scenario.run();
+            let share = moving(&ended) / bound(&senders, &receivers);
+            let count = senders.len() as u32;
+            println!(
+                "{name}, spread {spread}, declared {declared}: {share:.3} of the bound, sent {:.3} times",
+                ended.carried_where(|from, _| from < count) / LEN as f64,
+            );
+            assert!(share < most, "{name}: {share} of the bound");
+        }
+    }
+}
