@@ -168,16 +168,31 @@ mod tests {
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
     }
 
-    /// What is no agent's answer is left out.
+    /// What is no agent's answer is left out: another message, bytes that are none, one that is too long, and half of one.
     #[test]
     fn what_answers_nonsense_is_left_out() {
-        let folder = tempfile::tempdir().unwrap();
-        let listener = UnixListener::bind(folder.path().join("1.agent")).unwrap();
-        let serving = std::thread::spawn(move || {
-            let (mut stream, _) = listener.accept().unwrap();
-            let _ = stream.write_all(&[0, 0, 0, 3, 255, 255, 255]);
-        });
-        assert_eq!(ask_all(folder.path()), []);
-        serving.join().unwrap();
+        let body = Some(from_agent::Body::StatusReply(StatusReply::default()));
+        let right = control::encode(&FromAgent { body });
+        let answers = [
+            (control::encode(&FromAgent { body: None }), 0),
+            (
+                [&right[..LENGTH_LEN], &vec![255; right.len() - LENGTH_LEN]].concat(),
+                0,
+            ),
+            (vec![255; 100], 0),
+            (right[..right.len() - 1].to_vec(), 0),
+            (Vec::new(), 0),
+            (right, 1),
+        ];
+        for (answer, count) in answers {
+            let folder = tempfile::tempdir().unwrap();
+            let listener = UnixListener::bind(folder.path().join("1.agent")).unwrap();
+            let serving = std::thread::spawn(move || {
+                let (mut stream, _) = listener.accept().unwrap();
+                stream.write_all(&answer).unwrap();
+            });
+            assert_eq!(ask_all(folder.path()).len(), count);
+            serving.join().unwrap();
+        }
     }
 }
