@@ -424,8 +424,9 @@ fn one_shot(loopback: bool, ports: Option<Ports>, around: fn() -> Vec<u8>) -> Re
     let rank = rank.transpose()?;
     // The end of a terminal is no reason to end: the agent sees its input close, and removes what is temporary first.
     let caught = Caught::signals()?;
-    let visible = Visible::open(agent.meter());
     tell(&mut output, &ready_line(&agent))?;
+    // The master does not wait for it.
+    let visible = Visible::open(agent.meter());
     let served = serve_pipe(agent, caught, output);
     drop(visible);
     if rank.is_some() {

@@ -30,6 +30,9 @@ pub(crate) use gather::around;
 /// Between two looks.
 const EVERY: Duration = Duration::from_secs(1);
 
+/// Looks, each half a second after the last, until there are two answers of each agent, from which its rates follow.
+const LOOKS_MAX: usize = 6;
+
 /// Of text that is no screen, nothing is cut.
 const UNBOUNDED: usize = 1 << 16;
 
@@ -118,8 +121,11 @@ async fn show(args: &TopArgs, mut gatherer: Gatherer) -> Result<ExitCode> {
     sys::end_on_closed_pipe();
     let once = args.once || !args.json;
     let mut report = gatherer.look().await;
-    if once && gatherer.needs_more() {
-        tokio::time::sleep(EVERY).await;
+    for _ in 0..LOOKS_MAX {
+        if !once || !gatherer.needs_more() {
+            break;
+        }
+        tokio::time::sleep(EVERY / 2).await;
         report = gatherer.look().await;
     }
     loop {

@@ -210,7 +210,7 @@ fn named_hosts_are_shown() {
     place
         .run(&with_away)
         .assert_status(3)
-        .assert_says("1 transfer")
+        .assert_says(&format!("{}  copy", &on_host[on_host.len() - 8..]))
         .assert_says("away: no answer: ssh: connect to host away port 22: Connection refused")
         .assert_says("start `ropewalk agent` there");
     place
@@ -228,6 +228,8 @@ fn a_terminal_is_drawn_and_left_as_it_was() {
     let short = &id[id.len() - 8..];
     let mut terminal = Terminal::run(&place, &["top"]);
     terminal.until("\u{1b}[?1049h");
+    // Whatever else this user runs on this host is shown, too.
+    terminal.resize(100, 400);
     terminal.until(short);
     terminal.until("bad\\x1b[31mname");
     terminal.until("held back by --limit");

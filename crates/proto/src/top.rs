@@ -263,8 +263,14 @@ struct Lately {
 impl History {
     fn add(&mut self, point: Point) {
         let last = self.0.back();
+        // The same answer was seen before.
+        if last.is_some_and(|last| last.at == point.at) {
+            return;
+        }
         // Another transfer under the same id, after the agent was started again.
-        if last.is_some_and(|last| last.sent > point.sent || last.received > point.received) {
+        if last.is_some_and(|last| {
+            last.at > point.at || last.sent > point.sent || last.received > point.received
+        }) {
             self.0.clear();
         }
         self.0.push_back(point);
@@ -314,7 +320,11 @@ impl Watch {
                 let key = (place.place.clone(), sample.process, sample.speaker, of);
                 let mut history = self.0.remove(&key).unwrap_or_default();
                 history.add(Point {
-                    at: now,
+                    // When an agent was asked is not when it is looked at; it says its age then.
+                    at: match sample.speaker {
+                        Speaker::Agent => Instant((sample.seconds.max(0.0) * 1e9) as u64),
+                        Speaker::Command => now,
+                    },
                     sent: sample.sent,
                     received: sample.received,
                     sending: sample.sending.unwrap_or_default(),
@@ -432,19 +442,32 @@ fn of_command(part: &Part) -> TransferRow {
     }
 }
 
+/// What the node of each part is called: by its place, and where several agents of one place take part by their processes, too.
+fn node_names(parts: &[Part]) -> Vec<String> {
+    let name = |part: &Part| {
+        let beside = parts.iter().filter(|other| other.place == part.place);
+        match beside.count() {
+            1 => part.place.to_owned(),
+            _ => format!("{}, process {}", part.place, part.sample.process),
+        }
+    };
+    parts.iter().map(name).collect()
+}
+
 fn of_agents(parts: &[Part]) -> TransferRow {
+    let names = node_names(parts);
     let Some(first) = parts.first() else {
         return TransferRow::default();
     };
     let mut row = common(first.sample);
     let receives = |part: &&Part| part.sample.total.is_some_and(|total| total > 0);
     let (mut senders, mut receivers) = (Vec::new(), Vec::new());
-    for part in parts {
+    for (part, name) in parts.iter().zip(&names) {
         let (sample, lately) = (part.sample, &part.lately);
         row.seconds = row.seconds.max(sample.seconds);
         if receives(&part) || sample.total.is_none() {
             receivers.push(NodeRow {
-                node: part.place.to_owned(),
+                node: name.clone(),
                 sends: false,
                 bytes: sample.received,
                 safe_bytes: sample.safe,
@@ -454,7 +477,7 @@ fn of_agents(parts: &[Part]) -> TransferRow {
         }
         if sample.sent > 0 || !receives(&part) {
             senders.push(NodeRow {
-                node: part.place.to_owned(),
+                node: name.clone(),
                 sends: true,
                 bytes: sample.sent,
                 safe_bytes: 0,
@@ -478,7 +501,7 @@ fn of_agents(parts: &[Part]) -> TransferRow {
     row.eta_seconds = left
         .filter(|_| row.bits_per_second > 0.0)
         .map(|left| left as f64 * 8.0 / row.bits_per_second);
-    row.bottlenecks = causes(parts);
+    row.bottlenecks = causes(parts, &names);
     row.nodes = receivers;
     row.nodes.extend(senders);
     row
@@ -534,12 +557,13 @@ fn of_sender(spent: &Spent, node: &str) -> Vec<BottleneckReport> {
 }
 
 /// What held the nodes that were seen back: receivers, and in the part of the time in which these waited for bytes, senders.
-fn causes(parts: &[Part]) -> Vec<BottleneckReport> {
+fn causes(parts: &[Part], names: &[String]) -> Vec<BottleneckReport> {
     let side = |of: fn(&Spent, &str) -> Vec<BottleneckReport>,
                 spent: fn(&Part) -> Option<Spent>| {
         let found = parts
             .iter()
-            .filter_map(|part| Some((spent(part)?, part.place)));
+            .zip(names)
+            .filter_map(|(part, name)| Some((spent(part)?, name)));
         let found: Vec<_> = found.map(|(spent, place)| of(&spent, place)).collect();
         let found: Vec<_> = found
             .into_iter()

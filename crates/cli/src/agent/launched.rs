@@ -43,7 +43,6 @@ pub(super) fn run(seat: &str, ports: Option<Ports>) -> Result<ExitCode> {
             return Ok(ExitCode::SUCCESS);
         }
     };
-    let _visible = Visible::open(agent.meter());
     let port = agent
         .addresses()
         .first()
@@ -55,6 +54,7 @@ pub(super) fn run(seat: &str, ports: Option<Ports>) -> Result<ExitCode> {
             addresses: ropewalk_agent::host_addresses(),
         },
     )?;
+    let _visible = Visible::open(agent.meter());
     serve(agent, caught)
 }
 

@@ -30,6 +30,7 @@ fn rates_are_those_of_the_last_seconds() {
     let mut watch = Watch::default();
     let mut rate = |second: u64, received: u64| {
         let sample = Sample {
+            seconds: second as f64,
             received,
             total: Some(1000),
             ..agent("a", 7)
@@ -45,6 +46,7 @@ fn rates_are_those_of_the_last_seconds() {
     assert_eq!(rate(5, 200).0, 0.0);
     assert_eq!(rate(6, 100).0, 0.0, "it began again");
     assert_eq!(rate(7, 150).0, 400.0);
+    assert_eq!(rate(7, 150).0, 400.0, "the same answer, seen once more");
 }
 
 /// What ended is forgotten: when its place answers again, it begins again.
@@ -122,6 +124,7 @@ fn agents_together_name_the_cause() {
     let mut watch = Watch::default();
     let mut look = |second: u64, write: u64, wait: u64, read: u64, both: bool| {
         let receiver = Sample {
+            seconds: second as f64,
             received: second * 100,
             safe: second * 50,
             total: Some(1000),
@@ -133,6 +136,7 @@ fn agents_together_name_the_cause() {
             ..agent("a", 1)
         };
         let sender = Sample {
+            seconds: second as f64,
             sent: second * 110,
             total: Some(0),
             sending: Some(Spent {
@@ -189,7 +193,8 @@ fn agents_together_name_the_cause() {
 fn a_sender_alone_is_shown() {
     let look = |processor: u64, peer: u64| {
         let mut watch = Watch::default();
-        let sample = |sent, spent| Sample {
+        let sample = |sent: u64, spent| Sample {
+            seconds: sent as f64 / 10.0,
             sent,
             total: Some(0),
             sending: Some(spent),
@@ -224,4 +229,38 @@ fn the_end_is_syncing() {
     };
     assert_eq!(of_receiver(&spent, "n")[0].cause, BottleneckCause::Syncing);
     assert_eq!(of_receiver(&Spent::default(), "n"), []);
+}
+
+/// Rates go by the ages that an agent says, and not by when its answers are looked at; those of a command by when it was asked.
+#[test]
+fn rates_go_by_the_clock_of_the_answer() {
+    let rate = |speaker| {
+        let mut watch = Watch::default();
+        let mut report = TopReport::default();
+        for (second, seconds, received) in [(0, 0.0, 0), (1, 0.5, 100)] {
+            let sample = Sample {
+                speaker,
+                seconds,
+                received,
+                total: Some(1000),
+                ..agent("a", 7)
+            };
+            report = watch.observe(at(second), &[seen("n", &[sample])], 0);
+        }
+        report.transfers[0].bits_per_second
+    };
+    assert_eq!(
+        (rate(Speaker::Agent), rate(Speaker::Command)),
+        (1600.0, 800.0)
+    );
+}
+
+/// Two agents of one place are named by their processes.
+#[test]
+fn agents_of_one_place_have_names_of_their_own() {
+    let agents = [agent("a", 1), agent("a", 2)];
+    let report = Watch::default().observe(at(0), &[seen("n", &agents), seen("m", &agents[..1])], 0);
+    let nodes = report.transfers[0].nodes.iter();
+    let names: Vec<&str> = nodes.map(|node| node.node.as_str()).collect();
+    assert_eq!(names[..3], ["n, process 1", "n, process 2", "m"]);
 }
