@@ -264,3 +264,13 @@ fn agents_of_one_place_have_names_of_their_own() {
     let names: Vec<&str> = nodes.map(|node| node.node.as_str()).collect();
     assert_eq!(names[..3], ["n, process 1", "n, process 2", "m"]);
 }
+
+/// The same answer of an agent, looked at twice, gives no rate: another one is needed.
+#[test]
+fn an_answer_that_is_seen_twice_is_one() {
+    let mut watch = Watch::default();
+    for second in [0, 1] {
+        watch.observe(at(second), &[seen("n", &[agent("a", 7)])], 0);
+    }
+    assert!(watch.needs_more());
+}
