@@ -16,6 +16,7 @@
 
 mod bench;
 mod changed;
+mod device;
 mod figures;
 mod iperf;
 mod machine;
@@ -44,9 +45,9 @@ pub use crate::page::page;
 
 use crate::bench::Settings;
 use crate::figures::{
-    access, composition, control, events, faults, figure2, heterogeneity, memory, multisocket,
-    munisocket, peers, pressure, rails, rapid, relays, scale, streaming, striping, traps, trees,
-    trunk, tunnel, wan,
+    access, causes, composition, control, events, faults, figure2, heterogeneity, memory,
+    multisocket, munisocket, own_parts, peers, pressure, rails, rapid, relays, scale, small_files,
+    streaming, striping, traps, trees, trunk, tunnel, wan,
 };
 
 /// Longer than all figures take.
@@ -115,6 +116,12 @@ enum Figure {
     Faults,
     /// Several interfaces between two hosts, in the lab
     Rails,
+    /// Transfers that one thing limits, and what the report, its page and `doctor` name, in the lab
+    Causes,
+    /// Trees of small files and one small file, beside cp, rsync and scp, partly in the lab
+    SmallFiles,
+    /// Four senders to four receivers that want a quarter each, beside sixteen iperf3 at once, in the lab
+    OwnParts,
     /// Copies of one file to 1 to 16 receivers that hand bytes on, beside BitTorrent and multicast; over a trunk, in the lab
     Relays,
     /// TCP connections through a tunnel over two interfaces, and pauses when one goes silent, in the lab
@@ -211,6 +218,9 @@ fn make_figures(arguments: &ReproduceArgs) -> Result<bool> {
         Figure::Faults,
         Figure::Rails,
         Figure::Relays,
+        Figure::Causes,
+        Figure::SmallFiles,
+        Figure::OwnParts,
         Figure::Tunnel,
         Figure::Rapid,
         Figure::Striping,
@@ -249,6 +259,9 @@ fn make(figure: &Figure, settings: &Settings) -> Result<bool> {
         Figure::Faults => faults::run(settings),
         Figure::Rails => rails::run(settings),
         Figure::Relays => relays::run(settings),
+        Figure::Causes => causes::run(settings),
+        Figure::SmallFiles => small_files::run(settings),
+        Figure::OwnParts => own_parts::run(settings),
         Figure::Tunnel => tunnel::run(settings),
         Figure::Rapid => rapid::run(settings),
         Figure::Striping => striping::run(settings),

@@ -14,7 +14,7 @@ use crate::machine::Machine;
 use crate::stats::Summary;
 
 /// Figures in the page's order: folder and heading.
-const FIGURES: [(&str, &str); 23] = [
+const FIGURES: [(&str, &str); 26] = [
     (
         "peers",
         "One pair on loopback beside iperf3 and other movers",
@@ -27,7 +27,10 @@ const FIGURES: [(&str, &str); 23] = [
     ("faults", "Senders killed at half way"),
     ("rails", "Several interfaces between two hosts"),
     ("relays", "Copies that feed one another"),
+    ("causes", "What held a transfer back"),
     ("tunnel", "TCP connections through a tunnel"),
+    ("own-parts", "Own parts from four senders to four receivers"),
+    ("small-files", "Trees of small files, and one small file"),
     ("trees", "A tree and a large file over ssh"),
     ("control", "Control traffic"),
     ("scale", "Many nodes, in one process"),

@@ -282,6 +282,20 @@ impl Connected {
         }
     }
 
+    /// Whether the peer is another process of this host, and TCP between them.
+    pub fn shares_processors(&self) -> bool {
+        match &self.address {
+            Address::Tcp(far) => {
+                let far = far.ip().to_canonical();
+                self.local.is_some_and(|near| near.to_canonical() == far)
+            }
+            // Streams of Unix sockets hold too little for one to keep both ends busy.
+            Address::Unix(_) | Address::Rail(_) | Address::Through(..) | Address::Reversed(..) => {
+                false
+            }
+        }
+    }
+
     /// Connects and says who it is, over a rail or as the pair was connected.
     fn greet(
         &self,

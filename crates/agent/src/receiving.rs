@@ -154,6 +154,11 @@ impl Fetch {
             lane_max: control::given(plan.lane_streams_max),
             sharers: control::given(plan.sharers),
             other_transfers: plan.other_transfers,
+            // The kernel sends unchecked files by itself, and more streams have it do more at once.
+            processors: (!options.plain || options.verify() > Verify::None)
+                .then(std::thread::available_parallelism)
+                .and_then(Result::ok)
+                .map(|count| count.get() as u32),
         });
         let mut receiving = Receiving::new(options.prefetch, streams.each(), member.now());
         if options.fixed {

@@ -559,5 +559,6 @@ fn link(tunnel: Option<u32>, rail: u32) -> Link {
         way,
         rail,
         trip: Nanos::ZERO,
+        shares_processors: false,
     }
 }

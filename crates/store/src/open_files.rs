@@ -1,30 +1,32 @@
 //! A bounded set of open files.
 
-use std::collections::HashMap;
 use std::fs::File;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use quick_cache::sync::Cache;
+use rustix::process::{Resource, getrlimit};
 
 use crate::error::StoreError;
 
-/// Most files that one source or sink keeps open. A quarter of the usual limit of 1024 a process, so
-/// that two sources, two sinks and their lanes fit.
+/// Most files that one source or sink keeps open. Less where the process may open few files, or has many sources and sinks: a quarter of the
+/// limit over their number.
 pub const OPEN_FILES_MAX: usize = 256;
+
+/// What any of them keeps open.
+const OPEN_FILES_MIN: usize = 8;
+
+/// Sources and sinks of this process that keep files open.
+static HOLDERS: AtomicUsize = AtomicUsize::new(0);
 
 /// Longer files are worth the call that advises the kernel to read ahead: it reads as much of a file by itself. Others that are read or
 /// written at once are not kept open.
 pub(crate) const ADVISED_MIN: u64 = 128 << 10;
 
-/// Open files by object number; the one not used for longest is closed first.
+/// Open files by object number; the ones not used for longest are closed first. Any number of threads may use it.
 #[derive(Debug)]
 pub(crate) struct OpenFiles {
-    slots: Mutex<Slots>,
-}
-
-#[derive(Debug, Default)]
-struct Slots {
-    files: HashMap<u32, (Arc<File>, u64)>,
-    /// Counts uses; the larger one is the later one.
-    uses: u64,
+    files: Cache<u32, Arc<File>>,
 }
 
 /// Locks, also after another thread panicked: what the crate guards is valid between any two statements.
@@ -32,63 +34,98 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Files that one of so many sources and sinks may keep open.
+fn share(limit: usize, holders: usize) -> usize {
+    (limit / 4 / holders.max(1)).clamp(OPEN_FILES_MIN, OPEN_FILES_MAX)
+}
+
 impl OpenFiles {
     pub(crate) fn new() -> Self {
+        let holders = HOLDERS.fetch_add(1, Ordering::Relaxed) + 1;
+        let limit = getrlimit(Resource::Nofile).current;
+        let limit = limit.map_or(usize::MAX, |most| most as usize);
         Self {
-            slots: Mutex::new(Slots::default()),
+            files: Cache::new(share(limit, holders)),
         }
     }
 
-    /// The open file of an object. `open` runs outside the lock, so a slow disk holds up only those
-    /// who want that file; when two threads open one object, one of the two files is dropped again.
+    /// The open file of an object. A slow disk holds up only those who want that file.
     pub(crate) fn get(
         &self,
         object: u32,
         open: impl FnOnce() -> Result<File, StoreError>,
     ) -> Result<Arc<File>, StoreError> {
-        if let Some(file) = lock(&self.slots).find(object) {
-            return Ok(file);
-        }
-        let opened = Arc::new(open()?);
-        let mut slots = lock(&self.slots);
-        if let Some(file) = slots.find(object) {
-            return Ok(file);
-        }
-        if slots.files.len() >= OPEN_FILES_MAX {
-            slots.evict();
-        }
-        let uses = slots.uses;
-        slots.files.insert(object, (Arc::clone(&opened), uses));
-        Ok(opened)
+        self.files
+            .get_or_insert_with(&object, || open().map(Arc::new))
     }
 
     /// The file of an object, if it is open.
     pub(crate) fn find(&self, object: u32) -> Option<Arc<File>> {
-        lock(&self.slots).find(object)
+        self.files.get(&object)
     }
 
     /// Closes every file that nobody holds at the moment.
     pub(crate) fn clear(&self) {
-        lock(&self.slots).files.clear();
+        self.files.clear();
     }
 }
 
-impl Slots {
-    fn find(&mut self, object: u32) -> Option<Arc<File>> {
-        self.uses += 1;
-        let (file, used) = self.files.get_mut(&object)?;
-        *used = self.uses;
-        Some(Arc::clone(file))
+impl Drop for OpenFiles {
+    fn drop(&mut self) {
+        HOLDERS.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::Operation;
+
+    /// All share what the process may open; each keeps some.
+    #[test]
+    fn holders_share_the_limit() {
+        assert_eq!(share(usize::MAX, 1), OPEN_FILES_MAX);
+        assert_eq!(share(1024, 1), OPEN_FILES_MAX);
+        assert_eq!(share(1024, 4), 64);
+        assert_eq!(share(1024, 1000), OPEN_FILES_MIN);
     }
 
-    fn evict(&mut self) {
-        let oldest = self
-            .files
-            .iter()
-            .min_by_key(|(_, (_, used))| *used)
-            .map(|(object, _)| *object);
-        if let Some(object) = oldest {
-            self.files.remove(&object);
-        }
+    /// Of more files than may be open some are closed, and opened again when they are wanted.
+    #[test]
+    fn few_stay_open() {
+        let files = OpenFiles::new();
+        let opens = AtomicUsize::new(0);
+        let open = |object| {
+            let file = files.get(object, || {
+                opens.fetch_add(1, Ordering::Relaxed);
+                Ok(tempfile::tempfile().unwrap())
+            });
+            file.unwrap()
+        };
+        let count = OPEN_FILES_MAX as u32 + 50;
+        (0..count).for_each(|object| drop(open(object)));
+        let kept = (0..count).filter(|object| files.find(*object).is_some());
+        let kept = kept.count();
+        assert!((1..=OPEN_FILES_MAX).contains(&kept), "{kept}");
+        assert_eq!(opens.load(Ordering::Relaxed), count as usize);
+        let last = open(7);
+        assert!(
+            Arc::ptr_eq(&last, &open(7)),
+            "one that was just used is open"
+        );
+        files.clear();
+        assert!(files.find(7).is_none());
+    }
+
+    /// A file that cannot be opened is tried again.
+    #[test]
+    fn errors_are_not_kept() {
+        let files = OpenFiles::new();
+        let missing = || {
+            let path = std::path::Path::new("/nosuch/file");
+            File::open(path).map_err(|error| StoreError::from_io(Operation::Open, path, &error))
+        };
+        assert!(files.get(1, missing).is_err());
+        assert!(files.get(1, || Ok(tempfile::tempfile().unwrap())).is_ok());
     }
 }

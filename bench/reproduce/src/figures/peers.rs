@@ -88,7 +88,7 @@ const fn file(name: &'static str, work: &'static str, options: &'static str) -> 
     }
 }
 
-const MEMORY: [Case; 10] = [
+const MEMORY: [Case; 11] = [
     iperf("iperf3, 1 stream", 1, false),
     iperf("iperf3 -P4", 4, false),
     iperf("iperf3 -Z, 1 stream", 1, true),
@@ -128,6 +128,12 @@ const MEMORY: [Case; 10] = [
         "encrypted",
         4,
         "--verify fragment --lane tcp --streams 4",
+    ),
+    memory(
+        "ropewalk sealed, tree hash, 1 stream",
+        "encrypted, checked",
+        1,
+        "--lane tcp --streams 1",
     ),
 ];
 

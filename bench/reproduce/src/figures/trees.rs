@@ -20,11 +20,15 @@ use crate::bench::{Bench, Settings, Site};
 use crate::figures::faults::write_noise;
 use crate::network::MASTER;
 use crate::process;
-use crate::ropewalk::{Agents, Moved, Place, words};
+use crate::ropewalk::{Agents, Moved, PORT, Place, words};
+use crate::stats::spread;
 use crate::table::{Table, number};
 
 const SOURCES: [&str; 3] = ["a1", "a2", "a3"];
 const COPIES: [&str; 2] = ["b1", "b2"];
+
+/// Copies of the large file in turns, over ssh and between standing agents; the table has the first.
+const ROUNDS: usize = 3;
 
 const COLUMNS: [(&str, &str); 9] = [
     ("case", "case"),
@@ -66,7 +70,8 @@ fn build(site: &Site, source: &Path) -> Result<Lab> {
     Ok(lab)
 }
 
-fn measure(site: &Site, source: &Path, deadline: Duration) -> Result<Copied> {
+/// Copies over ssh, or between agents that stand already.
+fn measure(site: &Site, source: &Path, is_standing: bool, deadline: Duration) -> Result<Copied> {
     let lab = build(site, source)?;
     let name = if source.is_dir() {
         String::new()
@@ -77,10 +82,19 @@ fn measure(site: &Site, source: &Path, deadline: Duration) -> Result<Copied> {
         )
     };
     let mut agents = Agents::new(site)?;
-    let arguments = words(&format!(
-        "copy --remote-path {} a[1-3]:/data/source{name} b[1-2]:/data/copy",
-        site.ropewalk.display()
-    ));
+    let arguments = match is_standing {
+        true => {
+            for host in SOURCES.into_iter().chain(COPIES) {
+                agents.start_in(&lab, host, &["/data:rw".into()])?;
+            }
+            format!("copy a[1-3]:{PORT}:/data/source{name} b[1-2]:{PORT}:/data/copy")
+        }
+        false => format!(
+            "copy --remote-path {} a[1-3]:/data/source{name} b[1-2]:/data/copy",
+            site.ropewalk.display()
+        ),
+    };
+    let arguments = words(&arguments);
     let moved = agents
         .run(Place::Host(&lab, MASTER), &arguments, deadline, |_, _| {
             Ok(())
@@ -211,39 +225,65 @@ fn toolchain() -> Result<PathBuf> {
 pub(crate) fn run(settings: &Settings) -> Result<bool> {
     let mut bench = Bench::open(settings, "trees")?;
     let site = bench.site();
-    let bytes: u64 = if settings.quick { 512 << 20 } else { 4 << 30 };
+    let bytes: u64 = if settings.quick { 512 << 20 } else { 2 << 30 };
     let tree = toolchain()?;
     let tree_key = format!("toolchain {}", tree.display());
-    let file_key = format!("one file of {bytes} bytes");
-    bench.expect([
-        (tree_key.clone(), 40.0),
-        (file_key.clone(), bytes as f64 / 100e6),
-    ]);
+    let file_keys = |round: usize| {
+        let ways = ["over ssh", "standing agents"];
+        ways.map(|way| format!("round {round}, one file of {bytes} bytes, {way}"))
+    };
+    bench.expect([(tree_key.clone(), 40.0)]);
+    for round in 1..=ROUNDS {
+        let seconds = bytes as f64 / 200e6;
+        bench.expect(file_keys(round).map(|key| (key, seconds)));
+    }
     bench.program_version("ssh", "-V");
 
     let mut table = Table::new(
-        "copy over ssh from 3 replica hosts to 2 hosts, sealed, tree hash, uncapped",
+        "copy from 3 replica hosts to 2 hosts, sealed, tree hash, uncapped",
         &COLUMNS,
     );
     let tree_copied = bench.point(&tree_key, || {
-        measure(&site, &tree, Duration::from_secs(600))
+        measure(&site, &tree, false, Duration::from_secs(600))
     });
-    let file_copied = bench.point(&file_key, || {
-        let folder = site.scratch.join("large");
-        fs::create_dir_all(&folder)?;
-        write_noise(&folder.join("file"), bytes)?;
-        let copied = measure(&site, &folder.join("file"), Duration::from_secs(600));
-        fs::remove_dir_all(&folder)?;
-        copied
+    let mut file_copied = |is_standing: bool, key: &str| {
+        bench.point(key, || {
+            let folder = site.scratch.join("large");
+            fs::create_dir_all(&folder)?;
+            write_noise(&folder.join("file"), bytes)?;
+            let file = folder.join("file");
+            let copied = measure(&site, &file, is_standing, Duration::from_secs(600));
+            fs::remove_dir_all(&folder)?;
+            copied
+        })
+    };
+    let mut rounds = Vec::new();
+    for round in 1..=ROUNDS {
+        let [over_ssh, standing] = file_keys(round);
+        rounds.push((file_copied(false, &over_ssh), file_copied(true, &standing)));
+    }
+    let ratios = rounds.iter().filter_map(|(over_ssh, standing)| {
+        let rate = |copied: &Option<Copied>| Some(copied.as_ref()?.moved.megabits());
+        Some(rate(over_ssh)? / rate(standing)?)
     });
-    for (case, copied) in [("Rust toolchain", tree_copied), ("one file", file_copied)] {
+    let ratios = spread(ratios, 2);
+    let (file_copied, standing_copied) = rounds.into_iter().next().unwrap_or_default();
+    bench.headline(
+        "one file over ssh, of the same between standing agents",
+        format!("{ratios} of the rate"),
+    );
+    for (case, copied) in [
+        ("Rust toolchain over ssh", tree_copied),
+        ("one file over ssh", file_copied),
+        ("one file, standing agents", standing_copied),
+    ] {
         let Some(copied) = copied else { continue };
         let report = &copied.moved.report;
         let agents: f64 = report.nodes.iter().map(|node| node.processor_seconds).sum();
         let processor = agents + copied.moved.master_processor_seconds;
         bench.headline(
             format!(
-                "{case}, {} files, from 3 hosts to 2 over ssh, contents {}",
+                "{case}, {} files, from 3 hosts to 2, contents {}",
                 report.files, copied.comparison
             ),
             format!("{:.1} s", report.seconds),

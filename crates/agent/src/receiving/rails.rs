@@ -66,6 +66,7 @@ impl State {
             way: way.connected.way(),
             rail: rail as u32,
             trip: way.connected.trip.into(),
+            shares_processors: way.connected.shares_processors(),
         }
     }
 

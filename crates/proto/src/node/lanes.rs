@@ -50,6 +50,8 @@ pub struct Link {
     pub rail: u32,
     /// Least round trip.
     pub trip: Nanos,
+    /// The peer is another process of this host, and its threads run on the same processors.
+    pub shares_processors: bool,
 }
 
 /// A unit was received.
@@ -380,7 +382,7 @@ impl Node {
             }
         };
         self.connected(id.lane, link, now);
-        self.apply_trip(link.trip, now);
+        self.apply_link(link, now);
         if self.lanes.streams.stripes() > 1 {
             self.deal(id.lane, link, now, unit_at);
         }
@@ -596,9 +598,10 @@ impl Node {
         }
     }
 
-    fn apply_trip(&mut self, trip: Nanos, now: Instant) {
+    fn apply_link(&mut self, link: Link, now: Instant) {
         let lanes = self.lanes.at_work();
-        self.lanes.streams.handle_trip(trip, lanes);
+        let streams = &mut self.lanes.streams;
+        streams.handle_link(link.trip, link.shares_processors, lanes);
         self.apply_streams(now);
     }
 

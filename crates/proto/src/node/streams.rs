@@ -31,6 +31,8 @@ pub struct Wish {
     pub sharers: Option<u32>,
     /// Other transfers on that path.
     pub other_transfers: u32,
+    /// Processors of this host; `None`: not known.
+    pub processors: Option<u32>,
 }
 
 /// How many streams each lane has now.
@@ -39,6 +41,8 @@ pub struct Streams {
     each: u32,
     // While round trips are short.
     near: u32,
+    // While all peers are on this host; `None` where one is not, or the number is given.
+    within_host: Option<u32>,
     // Least of all seen: those of lanes that open while others fill the link have its queue in them.
     trip_min: Option<Nanos>,
     // The master has said how many there should be.
@@ -64,6 +68,10 @@ impl Streams {
                 .min(lane_max),
             Some(count) => count,
         };
+        // Both ends of a stream work on the same processors: more streams than half of these only wait for one another.
+        let within_host = wish.processors.filter(|_| wish.given.is_none());
+        let within_host =
+            within_host.map(|all| (all / 2 / wish.senders.max(1) as u32).clamp(1, streams));
         // Streams with parts of their own are lanes of one stream each.
         let (stripes, each) = match wish.is_equal && !wish.of_datagrams {
             true => (streams, 1),
@@ -72,6 +80,7 @@ impl Streams {
         Self {
             each,
             near: each,
+            within_host: within_host.filter(|_| stripes == 1),
             trip_min: None,
             is_set: false,
             stripes,
@@ -100,20 +109,27 @@ impl Streams {
         self.of_datagrams
     }
 
-    /// A lane was connected over a path of this round trip.
+    /// A lane was connected.
     ///
+    /// * `trip`: round trip of its path.
+    /// * `shares_processors`: the peer is another process of this host.
     /// * `lanes`: lanes at work, that one among them.
-    pub fn handle_trip(&mut self, trip: Nanos, lanes: u32) {
+    pub fn handle_link(&mut self, trip: Nanos, shares_processors: bool, lanes: u32) {
+        if !shares_processors {
+            self.within_host = None;
+        }
         let least = self.trip_min.map_or(trip, |known| known.min(trip));
         self.trip_min = Some(least);
-        let Some(sharers) = self.sharers.filter(|_| !self.is_set && !self.of_datagrams) else {
+        if self.is_set || self.of_datagrams {
             return;
-        };
-        let far = far_streams(sharers, self.other_transfers, least.as_seconds());
+        }
+        let far = self
+            .sharers
+            .and_then(|sharers| far_streams(sharers, self.other_transfers, least.as_seconds()));
         self.each = match far {
             // While it is found out which lanes are worth it, none has fewer than over a short path.
             Some(far) => self.share(far, lanes, self.near),
-            None => self.near,
+            None => self.within_host.unwrap_or(self.near),
         };
     }
 
@@ -124,7 +140,7 @@ impl Streams {
         }
         self.is_set = true;
         self.each = match count {
-            None => self.near,
+            None => self.within_host.unwrap_or(self.near),
             Some(count) => self.share(count, lanes, 1),
         };
     }
@@ -178,7 +194,7 @@ mod tests {
         };
         let mut datagrams = streams(wish);
         datagrams.set(Some(20), 1);
-        datagrams.handle_trip(MS * 300, 1);
+        datagrams.handle_link(MS * 300, false, 1);
         assert_eq!((datagrams.each(), datagrams.stripes()), (1, 1));
         let parts = streams(Wish {
             of_datagrams: false,
@@ -195,17 +211,50 @@ mod tests {
             ..Wish::default()
         });
         let far = far_streams(1, 0, 0.1).expect("100 ms is far");
-        tuned.handle_trip(MS * 100, 1);
+        tuned.handle_link(MS * 100, false, 1);
         assert_eq!(tuned.each(), far.clamp(4, 64));
-        tuned.handle_trip(MS * 100, 1000);
+        tuned.handle_link(MS * 100, false, 1000);
         assert_eq!(tuned.each(), 4, "never fewer than over a short path");
-        tuned.handle_trip(MS / 10, 1);
+        tuned.handle_link(MS / 10, false, 1);
         assert_eq!(tuned.each(), 4);
-        tuned.handle_trip(MS * 100, 1);
+        tuned.handle_link(MS * 100, false, 1);
         assert_eq!(tuned.each(), 4, "the least round trip counts");
         let mut untuned = streams(Wish::default());
-        untuned.handle_trip(MS * 100, 1);
+        untuned.handle_link(MS * 100, false, 1);
         assert_eq!(untuned.each(), 4);
+    }
+
+    /// Peers on this host share its processors with it: half as many streams as these, until a peer is elsewhere; a given number stays.
+    #[test]
+    fn a_stream_has_a_processor_at_each_end() {
+        for (processors, senders, each) in [
+            (1, 1, 1),
+            (2, 1, 1),
+            (4, 1, 2),
+            (16, 1, 4),
+            (16, 3, 2),
+            (4, 9, 1),
+        ] {
+            let wish = Wish {
+                senders,
+                processors: Some(processors),
+                ..Wish::default()
+            };
+            let mut near = streams(wish);
+            let elsewhere = near.each();
+            near.handle_link(Nanos::ZERO, true, 1);
+            assert_eq!(near.each(), each, "{processors} for {senders}");
+            near.handle_link(MS / 10, false, 2);
+            near.handle_link(Nanos::ZERO, true, 3);
+            assert_eq!(near.each(), elsewhere, "one peer is elsewhere");
+            let given = Wish {
+                given: Some(3),
+                ..wish
+            };
+            let mut given = streams(given);
+            given.handle_link(Nanos::ZERO, true, 1);
+            assert_eq!(given.each(), 3);
+        }
     }
 
     /// What the master wants is shared among lanes, one stream each at least, and stays whatever round trips are seen.
@@ -227,7 +276,7 @@ mod tests {
             assert_eq!(set.each(), each, "{count:?} over {lanes}");
         }
         set.set(Some(6), 1);
-        set.handle_trip(MS * 100, 1);
+        set.handle_link(MS * 100, false, 1);
         assert_eq!(set.each(), 6);
     }
 }

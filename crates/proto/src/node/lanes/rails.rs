@@ -80,7 +80,7 @@ impl Node {
         }
         self.lanes.lane(lane).is_superseded = true;
         let rail = self.handle_rail(lane, link, now)?;
-        self.apply_trip(link.trip, now);
+        self.apply_link(link, now);
         Some(rail)
     }
 
@@ -118,6 +118,7 @@ impl Node {
             way: lane.way,
             rail: lane.rail,
             trip: Nanos::ZERO,
+            shares_processors: false,
         };
         // Its pauses grow if it fails again soon.
         self.connected(id.lane, link, now);

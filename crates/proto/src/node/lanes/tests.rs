@@ -25,6 +25,7 @@ const DIRECT: Link = Link {
     way: Way::Direct,
     rail: 0,
     trip: Nanos::ZERO,
+    shares_processors: false,
 };
 
 const FURTHER: Link = Link { rail: 1, ..DIRECT };
@@ -33,6 +34,7 @@ const THROUGH: Link = Link {
     way: Way::Through,
     rail: 2,
     trip: Nanos::ZERO,
+    shares_processors: false,
 };
 
 /// A node that fetches from one peer, and what its driver knows.
