@@ -131,6 +131,7 @@ impl Device {
     pub fn limit(&mut self, speeds: Speeds) -> Result<()> {
         let number = fs::read_to_string(format!("/sys/class/block/{}/dev", self.name()))?;
         let number = number.trim().to_owned();
+        self.number = Some(number.clone());
         for (what, speed) in [
             ("read_bps", speeds.read),
             ("read_iops", speeds.reads),
@@ -139,7 +140,6 @@ impl Device {
             let file = format!("{LIMITS}/blkio.throttle.{what}_device");
             write(&file, &format!("{number} {}", speed.unwrap_or(0)))?;
         }
-        self.number = Some(number.clone());
         if let Some(bytes) = speeds.unwritten {
             let queue = format!("/sys/class/bdi/{number}");
             write(&format!("{queue}/strict_limit"), "1")?;

@@ -24,6 +24,9 @@ use crate::runtime_folder::{folder, is_own};
 use crate::transfer::StartArg;
 use crate::{escape, token, transfer};
 
+/// Pause where no visitor can be let in, since the process may open no more files.
+const REST: Duration = Duration::from_millis(100);
+
 /// A visitor or desk that says nothing for this long is left.
 const PATIENCE: Duration = Duration::from_secs(2);
 
@@ -244,7 +247,12 @@ impl Desk {
         };
         let serve = move || {
             let waiting = Arc::new(());
-            for visitor in listener.incoming().flatten() {
+            for visitor in listener.incoming() {
+                let Ok(visitor) = visitor else {
+                    // No descriptor is free: asked again at once it would be the same.
+                    std::thread::sleep(REST);
+                    continue;
+                };
                 // A visitor that breaks off concerns no other.
                 let _ = answer(visitor, &state, &cancel, members.as_ref(), &waiting);
             }

@@ -14,6 +14,9 @@ use ropewalk_proto::control::{self, FromAgent, LENGTH_LEN, StatusReply, from_age
 
 use crate::runtime_folder::{folder, is_own};
 
+/// Pause where no visitor can be let in, since the process may open no more files.
+const REST: Duration = Duration::from_millis(100);
+
 /// A visitor, or an agent, that does nothing for so long is left.
 const PATIENCE: Duration = Duration::from_secs(2);
 
@@ -41,7 +44,12 @@ impl Visible {
         fs::rename(&hidden, &path)?;
         let visible = Self(path);
         let serve = move || {
-            for visitor in listener.incoming().flatten() {
+            for visitor in listener.incoming() {
+                let Ok(visitor) = visitor else {
+                    // No descriptor is free: asked again at once it would be the same.
+                    std::thread::sleep(REST);
+                    continue;
+                };
                 if is_own(&visitor) {
                     // One that breaks off concerns no other.
                     let _ = answer(&visitor, &meter);
@@ -107,6 +115,9 @@ pub(crate) fn ask_all(folder: &Path) -> Vec<(u32, StatusReply)> {
 
 fn ask(path: &Path) -> std::io::Result<Option<StatusReply>> {
     let mut stream = connect(path)?;
+    if !is_own(&stream) {
+        return Ok(None);
+    }
     stream.set_read_timeout(Some(PATIENCE))?;
     let mut length = [0; LENGTH_LEN];
     stream.read_exact(&mut length)?;

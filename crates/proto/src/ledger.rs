@@ -412,6 +412,7 @@ impl Ledger {
         if let Some(unit) = self.in_transit.get_mut(&range.start) {
             unit.holders.retain(|&holder| holder != lane);
         }
+        self.disown(lane, range);
         self.failed(lane, range, now);
     }
 

@@ -251,6 +251,9 @@ struct Point {
 #[derive(Clone, Debug, Default)]
 struct History(VecDeque<Point>);
 
+/// Points of one transfer that are kept: answers follow one another once a second.
+const POINTS_MAX: usize = 64;
+
 /// What was added in the last seconds.
 #[derive(Clone, Copy, Debug, Default)]
 struct Lately {
@@ -275,7 +278,9 @@ impl History {
         }
         self.0.push_back(point);
         // The last one before the window is where it begins.
-        while self.0.len() > 2 && point.at.since(self.0[1].at) >= WINDOW {
+        while self.0.len() > POINTS_MAX
+            || self.0.len() > 2 && point.at.since(self.0[1].at) >= WINDOW
+        {
             self.0.pop_front();
         }
     }
@@ -399,7 +404,8 @@ fn row(parts: &[Part]) -> TransferRow {
     places.dedup();
     row.places = places;
     row.bottlenecks.retain(|one| one.share >= SHARE_MIN);
-    row.nodes_more += row.nodes.len().saturating_sub(NODES_MAX);
+    let more = row.nodes.len().saturating_sub(NODES_MAX);
+    row.nodes_more = row.nodes_more.saturating_add(more);
     row.nodes.truncate(NODES_MAX);
     row
 }
@@ -444,12 +450,13 @@ fn of_command(part: &Part) -> TransferRow {
 
 /// What the node of each part is called: by its place, and where several agents of one place take part by their processes, too.
 fn node_names(parts: &[Part]) -> Vec<String> {
-    let name = |part: &Part| {
-        let beside = parts.iter().filter(|other| other.place == part.place);
-        match beside.count() {
-            1 => part.place.to_owned(),
-            _ => format!("{}, process {}", part.place, part.sample.process),
-        }
+    let mut of_place: BTreeMap<&str, usize> = BTreeMap::new();
+    for part in parts {
+        *of_place.entry(part.place).or_default() += 1;
+    }
+    let name = |part: &Part| match of_place.get(part.place).copied().unwrap_or(1) {
+        1 => part.place.to_owned(),
+        _ => format!("{}, process {}", part.place, part.sample.process),
     };
     parts.iter().map(name).collect()
 }
@@ -493,7 +500,10 @@ fn of_agents(parts: &[Part]) -> TransferRow {
     let sum = |of: fn(&NodeRow) -> u64| counting.iter().map(of).fold(0, u64::saturating_add);
     row.received_bytes = sum(|node| node.bytes);
     row.delivered_bytes = sum(|node| node.safe_bytes);
-    row.total_bytes = counting.iter().map(|node| node.total_bytes).sum();
+    let totals = counting.iter().map(|node| node.total_bytes);
+    row.total_bytes = totals
+        .into_iter()
+        .try_fold(0_u64, |sum, one| Some(sum.saturating_add(one?)));
     row.bits_per_second = counting.iter().map(|node| node.bits_per_second).sum();
     let left = row
         .total_bytes

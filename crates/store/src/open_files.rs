@@ -9,15 +9,15 @@ use rustix::process::{Resource, getrlimit};
 
 use crate::error::StoreError;
 
-/// Most files that one source or sink keeps open. Less where the process may open few files, or has many sources and sinks: a quarter of the
-/// limit over their number.
+/// Most files that one source or sink keeps open. Less where the process may open few files, or has many sources and sinks: each gets half of
+/// what the others have left of half of the limit.
 pub const OPEN_FILES_MAX: usize = 256;
 
 /// What any of them keeps open.
 const OPEN_FILES_MIN: usize = 8;
 
-/// Sources and sinks of this process that keep files open.
-static HOLDERS: AtomicUsize = AtomicUsize::new(0);
+/// Files that the sources and sinks of this process may keep open, all together.
+static TAKEN: AtomicUsize = AtomicUsize::new(0);
 
 /// Longer files are worth the call that advises the kernel to read ahead: it reads as much of a file by itself. Others that are read or
 /// written at once are not kept open.
@@ -27,6 +27,7 @@ pub(crate) const ADVISED_MIN: u64 = 128 << 10;
 #[derive(Debug)]
 pub(crate) struct OpenFiles {
     files: Cache<u32, Arc<File>>,
+    share: usize,
 }
 
 /// Locks, also after another thread panicked: what the crate guards is valid between any two statements.
@@ -34,18 +35,21 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Files that one of so many sources and sinks may keep open.
-fn share(limit: usize, holders: usize) -> usize {
-    (limit / 4 / holders.max(1)).clamp(OPEN_FILES_MIN, OPEN_FILES_MAX)
+/// Files that one more source or sink may keep open where the others may keep `taken`.
+fn share(limit: usize, taken: usize) -> usize {
+    let left = (limit / 2).saturating_sub(taken);
+    (left / 2).clamp(OPEN_FILES_MIN, OPEN_FILES_MAX)
 }
 
 impl OpenFiles {
     pub(crate) fn new() -> Self {
-        let holders = HOLDERS.fetch_add(1, Ordering::Relaxed) + 1;
         let limit = getrlimit(Resource::Nofile).current;
         let limit = limit.map_or(usize::MAX, |most| most as usize);
+        let share = share(limit, TAKEN.load(Ordering::Relaxed));
+        TAKEN.fetch_add(share, Ordering::Relaxed);
         Self {
-            files: Cache::new(share(limit, holders)),
+            files: Cache::new(share),
+            share,
         }
     }
 
@@ -72,7 +76,7 @@ impl OpenFiles {
 
 impl Drop for OpenFiles {
     fn drop(&mut self) {
-        HOLDERS.fetch_sub(1, Ordering::Relaxed);
+        TAKEN.fetch_sub(self.share, Ordering::Relaxed);
     }
 }
 
@@ -81,13 +85,14 @@ mod tests {
     use super::*;
     use crate::error::Operation;
 
-    /// All share what the process may open; each keeps some.
+    /// However many there are, they leave half of what the process may open to others, but for the least of each.
     #[test]
     fn holders_share_the_limit() {
-        assert_eq!(share(usize::MAX, 1), OPEN_FILES_MAX);
-        assert_eq!(share(1024, 1), OPEN_FILES_MAX);
-        assert_eq!(share(1024, 4), 64);
-        assert_eq!(share(1024, 1000), OPEN_FILES_MIN);
+        assert_eq!(share(usize::MAX, 0), OPEN_FILES_MAX);
+        assert_eq!(share(1024, 0), OPEN_FILES_MAX);
+        let taken = (0..5).fold(0, |taken, _| taken + share(1024, taken));
+        assert!(taken <= 512, "{taken}");
+        assert_eq!(share(1024, 5000), OPEN_FILES_MIN);
     }
 
     /// Of more files than may be open some are closed, and opened again when they are wanted.

@@ -379,7 +379,7 @@ impl Held {
     fn bytes(self, quick: bool) -> u64 {
         let bytes: u64 = match self {
             Self::SourceDisk | Self::SinkDisk => 320 << 20,
-            Self::Sync => 40 << 20,
+            Self::Sync => 20 << 20,
             Self::SenderProcessor | Self::ReceiverProcessor => 1 << 30,
             Self::Straggler => 24 << 20,
             Self::Loss | Self::SocketBuffer => 240 << 20,
@@ -564,9 +564,9 @@ pub(crate) fn run(settings: &Settings) -> Result<bool> {
     }
     table.note("share: of the whole time. page: `--report` has it in words. doctor: run before, where it can know: not limits of a command, what several pairs share, or small files.");
     bench.headline(
-        "what limits a transfer, named first",
+        "what limits a transfer",
         format!(
-            "{reports} of {} by the report, {pages} by its page, {doctors} of {asked} by doctor",
+            "named first by the report in {reports} of {}, shown on its page in {pages}, named by doctor in {doctors} of {asked}",
             CASES.len()
         ),
     );

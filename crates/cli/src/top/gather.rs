@@ -123,7 +123,7 @@ impl Gatherer {
                     _ => far
                         .next()
                         .unwrap_or_else(|| Err("it was not asked".into()))
-                        .map(|reply| of_host(&reply)),
+                        .map(|reply| of_host(&reply, matches!(reach, Reach::Ssh(_)))),
                 },
             })
             .collect();
@@ -138,8 +138,9 @@ impl Gatherer {
 }
 
 /// What an agent says of itself, and, where this command has started it, of its user's other processes there.
-fn of_host(reply: &StatusReply) -> Vec<Sample> {
-    match reply.around.is_empty() {
+fn of_host(reply: &StatusReply, is_started: bool) -> Vec<Sample> {
+    let is_around = is_started && (1..=AROUND_MAX).contains(&reply.around.len());
+    match !is_around {
         true => of_agent(0, reply),
         // Whatever it is, it becomes no more than samples.
         false => serde_json::from_slice(&reply.around).unwrap_or_default(),
@@ -399,7 +400,7 @@ mod tests {
             transfers: vec![line.clone(), line],
             ..StatusReply::default()
         };
-        let own = of_host(&reply);
+        let own = of_host(&reply, true);
         assert_eq!(own.len(), 1);
         assert_eq!((own[0].total, own[0].received), (Some(10), 4));
         assert_eq!(
@@ -408,8 +409,10 @@ mod tests {
         );
         assert_eq!(own[0].receiving.unwrap().sync, 3);
         reply.around = serde_json::to_vec(&[Sample::default(), own[0].clone()]).unwrap();
-        assert_eq!(of_host(&reply), [Sample::default(), own[0].clone()]);
+        assert_eq!(of_host(&reply, true), [Sample::default(), own[0].clone()]);
+        // An agent that was not started for this speaks for itself only.
+        assert_eq!(of_host(&reply, false), own);
         reply.around = b"nonsense".to_vec();
-        assert_eq!(of_host(&reply), []);
+        assert_eq!(of_host(&reply, true), []);
     }
 }

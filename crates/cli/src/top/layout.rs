@@ -235,7 +235,7 @@ pub(super) fn progress(row: &TransferRow) -> String {
 
 /// The first of its nodes, in so many lines.
 fn nodes(row: &TransferRow, space: usize) -> Vec<String> {
-    let all = row.nodes.len() + row.nodes_more;
+    let all = row.nodes.len().saturating_add(row.nodes_more);
     let count = match all <= space {
         true => row.nodes.len(),
         false => space.saturating_sub(1),

@@ -16,6 +16,9 @@ use super::{LaneId, Ledger, RateMeter, ReadyRun, Unit, mix, unit_of};
 /// Pieces of what one fellow receiver announced that are remembered: what it says beyond them is as if it had not.
 const PIECES_MAX: usize = 1 << 14;
 
+/// Pieces of what all announced together from which on they are counted again, without what was delivered meanwhile.
+const HANDED_PIECES_MAX: usize = 4 * PIECES_MAX;
+
 /// Units from which a receiver chooses the next one.
 const CHOSEN_FROM: usize = 64;
 
@@ -83,12 +86,35 @@ impl Ledger {
         let own = self.ready_of(lane).map(|run| fresh.clipped(run.range));
         let gained: u64 = own.map(|part| part.len_bytes()).sum();
         self.handed = self.handed.union(&said);
+        if self.handed.as_slice().len() > HANDED_PIECES_MAX {
+            // As above; what is left of each is bounded.
+            self.count_handed();
+        }
         if let Some(fellow) = &mut self.lanes[first].fellow {
             fellow.has = has;
             if gained > 0 {
                 fellow.gains.delivered(gained, now, true);
                 fellow.gained_at = now;
             }
+        }
+    }
+
+    /// A fellow receiver refuses what it announced: it is not asked for that before it announces it again.
+    pub(super) fn disown(&mut self, lane: LaneId, range: Range) {
+        let Some(first) = self.lanes.get(lane).map(|l| l.peer) else {
+            return;
+        };
+        let Some(fellow) = &mut self.lanes[first].fellow else {
+            return;
+        };
+        fellow.has.remove(range);
+        fellow.opened.remove(range);
+        let fellows = self.lanes.iter().filter_map(|(_, l)| l.fellow.as_ref());
+        if !fellows
+            .map(|other| &other.has)
+            .any(|has| has.contains_range(range))
+        {
+            self.handed.remove(range);
         }
     }
 

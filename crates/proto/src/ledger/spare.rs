@@ -31,6 +31,13 @@ const FULL: f64 = 0.75;
 /// A lane that should bring something and does not for this long, or for a part of the time so far, is silent.
 const SILENT: Nanos = Nanos::from_secs(1);
 
+/// The end of a fellow receiver's work, which it would have last: so many bytes of a run, and units in all, from which others choose.
+const CHOSEN_BYTES: u64 = 256 << 20;
+const CHOSEN_FROM_MAX: usize = 1024;
+
+/// Turns after which any may take a unit: those before it may be stopped, or not want it.
+const TURNS_MAX: usize = 4;
+
 /// Units that are looked at for one that no other fellow receiver has.
 const LOOKED_AT_MAX: usize = 64;
 
@@ -206,15 +213,24 @@ impl Ledger {
     ) -> Option<(usize, Range)> {
         let runs = self.lanes[relay].ready.iter().enumerate();
         let runs = runs.filter(|(_, run)| run.holders.contains(&lane));
-        let mut units: Vec<(usize, Range)> = Vec::new();
-        for (at, run) in runs {
-            let whole = RangeSet::from(run.range);
+        let mut parts: Vec<Vec<(usize, Range)>> = Vec::new();
+        let mut count = 0;
+        for (at, run) in runs.rev() {
+            let start = run.range.end.saturating_sub(CHOSEN_BYTES);
+            let whole = RangeSet::from(Range::new(run.range.start.max(start), run.range.end));
             let set = match is_new {
                 true => whole.difference(&self.handed.clipped(run.range)),
                 false => whole,
             };
-            units.extend(whole_units(&set, run.range, unit_at).map(|unit| (at, unit)));
+            let units = whole_units(&set, run.range, unit_at).map(|unit| (at, unit));
+            let units: Vec<(usize, Range)> = units.take(CHOSEN_FROM_MAX).collect();
+            count += units.len();
+            parts.push(units);
+            if count >= CHOSEN_FROM_MAX {
+                break;
+            }
         }
+        let units: Vec<(usize, Range)> = parts.into_iter().rev().flatten().collect();
         if units.is_empty() {
             // Some have parts of these.
             return is_new.then(|| self.choose(lane, relay, (false, turns), unit_at))?;
@@ -233,6 +249,7 @@ impl Ledger {
             others
                 .iter()
                 .filter(|other| mix(other.turn ^ unit.start) < own)
+                .take(TURNS_MAX)
                 .count()
         };
         let is_with_other = |unit: Range| others.iter().any(|other| other.has.contains_range(unit));
@@ -240,9 +257,9 @@ impl Ledger {
             let is_common = !is_new && is_with_other(*unit);
             ((is_common, before(*unit)), (*at, *unit))
         });
+        let able = able.filter(|((_, before), _)| *before <= turns);
         // Of equal ones the first.
-        let (rank, found) = able.min_by_key(|(rank, _)| *rank)?;
-        (rank.1 <= turns).then_some(found)
+        able.min_by_key(|(rank, _)| *rank).map(|(_, found)| found)
     }
 }
 

@@ -274,3 +274,23 @@ fn an_answer_that_is_seen_twice_is_one() {
     }
     assert!(watch.needs_more());
 }
+
+/// Agents may say any numbers.
+#[test]
+fn absurd_numbers_are_numbers() {
+    let mut watch = Watch::default();
+    let sample = |process| Sample {
+        received: u64::MAX,
+        total: Some(u64::MAX),
+        nodes_more: usize::MAX,
+        ..agent("a", process)
+    };
+    let samples: Vec<Sample> = (0..200).map(sample).collect();
+    let report = watch.observe(at(1), &[seen("n", &samples)], 0);
+    assert_eq!(report.transfers[0].total_bytes, Some(u64::MAX));
+    let mut command = sample(7);
+    command.speaker = Speaker::Command;
+    command.nodes = vec![NodeRow::default(); 100];
+    let report = watch.observe(at(2), &[seen("n", &[command])], 0);
+    assert_eq!(report.transfers[0].nodes_more, usize::MAX);
+}
