@@ -23,13 +23,15 @@ pub(crate) fn hint(bits_per_second: u64) -> String {
 
 /// A lab of these hosts and [`MASTER`]; the figure's scratch folder and the program are visible everywhere.
 pub(crate) fn lab(hosts: impl IntoIterator<Item = HostSpec>, site: &Site) -> Result<Lab> {
-    let mut builder = LabBuilder::new().hosts(hosts);
-    builder = builder.host(HostSpec::new(MASTER));
-    let programs = site.ropewalk.parent().unwrap_or(&site.ropewalk);
-    for path in [&site.scratch, programs] {
-        builder = builder.expose(path);
-    }
+    let builder = LabBuilder::new().hosts(hosts);
+    let builder = with_program(builder.host(HostSpec::new(MASTER)), site);
     builder.build().context("cannot build the lab")
+}
+
+/// A lab in whose hosts the figure's scratch folder and the program are visible.
+pub(crate) fn with_program(builder: LabBuilder, site: &Site) -> LabBuilder {
+    let programs = site.ropewalk.parent().unwrap_or(&site.ropewalk);
+    builder.expose(&site.scratch).expose(programs)
 }
 
 /// A host with one interface of this rate.

@@ -256,6 +256,21 @@ pub(crate) struct Run {
     pub has_feedback: bool,
 }
 
+/// All speeds are declared, and work moves while bytes flow.
+pub(crate) const HINTS: Run = Run {
+    name: "hints",
+    has_hints: true,
+    scheduler: AUTO,
+    has_feedback: true,
+};
+
+/// The same without speeds.
+pub(crate) const NO_HINTS: Run = Run {
+    name: "no hints",
+    has_hints: false,
+    ..HINTS
+};
+
 impl Run {
     fn options(&self) -> String {
         let feedback = if self.has_feedback { "on" } else { "off" };

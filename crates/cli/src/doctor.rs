@@ -118,15 +118,7 @@ impl DoctorArgs {
     fn options(&self, hosts: &[DoctorHost]) -> Result<Options> {
         let nodes: Vec<NodeRequest> = hosts
             .iter()
-            .map(|host| NodeRequest {
-                name: host.name.clone(),
-                reach: host.reach.clone(),
-                sources: Vec::new(),
-                sinks: Vec::new(),
-                up: None,
-                down: None,
-                interfaces: Vec::new(),
-            })
+            .map(|host| NodeRequest::without_part(host.name.as_str(), host.reach.clone()))
             .collect();
         self.reach.options(&nodes)
     }

@@ -152,13 +152,9 @@ impl ShuffleArgs {
         let mut nodes = Vec::new();
         for (number, reach) in (1..).zip(&reaches) {
             nodes.push(NodeRequest {
-                name: name(&reaches, number - 1),
-                reach: reach.clone(),
                 sources: vec![object(reach, &self.from, number)?],
                 sinks: vec![object(reach, &self.to, number)?],
-                up: None,
-                down: None,
-                interfaces: Vec::new(),
+                ..NodeRequest::without_part(name(&reaches, number - 1), reach.clone())
             });
         }
         check_hosts(&nodes)?;

@@ -190,13 +190,9 @@ impl StreamArgs {
                     .transpose()
             };
             nodes.push(NodeRequest {
-                name: name(&reaches, number - 1),
-                reach: reach.clone(),
                 sources: file(&self.from)?.into_iter().collect(),
                 sinks: file(&self.to)?.into_iter().collect(),
-                up: None,
-                down: None,
-                interfaces: Vec::new(),
+                ..NodeRequest::without_part(name(&reaches, number - 1), reach.clone())
             });
         }
         self.check(&nodes)?;

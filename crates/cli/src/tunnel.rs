@@ -147,15 +147,7 @@ impl TunnelArgs {
             bail!("a tunnel has at most {TARGETS_MAX} forwards; start another one");
         }
         let name = name(&reaches, 0);
-        let node = NodeRequest {
-            name,
-            reach: reaches.remove(0),
-            sources: Vec::new(),
-            sinks: Vec::new(),
-            up: None,
-            down: None,
-            interfaces: Vec::new(),
-        };
+        let node = NodeRequest::without_part(name, reaches.remove(0));
         let options = Options {
             plain: self.plain,
             rails: self.rails.clone(),

@@ -219,6 +219,20 @@ fn named_hosts_are_shown() {
         .assert_says("no transfers");
 }
 
+/// A terminal whose output is stopped (Ctrl-S) does not hold SIGTERM.
+#[test]
+fn a_stopped_terminal_does_not_hold_it() {
+    let place = Place::new();
+    let mut terminal = Terminal::run(&place, &["top"]);
+    terminal.until("this host: ");
+    terminal.press("\u{13}");
+    let pid = terminal.child.id().to_string();
+    let sent = std::process::Command::new("kill").arg(pid).status();
+    assert!(sent.unwrap().success());
+    let status = wait_for("its end", || terminal.child.try_wait().unwrap());
+    assert_eq!(status.code(), Some(0));
+}
+
 /// On a terminal: drawn until q, again when the size changes, within 80 columns; and the terminal is as it was.
 #[test]
 fn a_terminal_is_drawn_and_left_as_it_was() {

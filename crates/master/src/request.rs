@@ -50,6 +50,22 @@ pub struct NodeRequest {
     pub interfaces: Vec<String>,
 }
 
+impl NodeRequest {
+    /// A node that holds nothing, wants nothing, and has no declared speed.
+    #[must_use]
+    pub fn without_part(name: impl Into<String>, reach: Reach) -> Self {
+        Self {
+            name: name.into(),
+            reach,
+            sources: Vec::new(),
+            sinks: Vec::new(),
+            up: None,
+            down: None,
+            interfaces: Vec::new(),
+        }
+    }
+}
+
 /// How an agent is reached.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reach {

@@ -89,15 +89,7 @@ impl Drop for Watched {
 }
 
 fn node(host: &WatchedHost) -> NodeRequest {
-    NodeRequest {
-        name: host.name.clone(),
-        reach: host.reach.clone(),
-        sources: Vec::new(),
-        sinks: Vec::new(),
-        up: None,
-        down: None,
-        interfaces: Vec::new(),
-    }
+    NodeRequest::without_part(host.name.as_str(), host.reach.clone())
 }
 
 async fn reach_all(nodes: &[NodeRequest], options: &Options) -> Vec<Result<Reached, Failure>> {

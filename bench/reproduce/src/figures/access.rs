@@ -17,7 +17,7 @@ use anyhow::Result;
 
 use crate::bench::{Bench, Settings};
 use crate::ropewalk::Moved;
-use crate::scenario::{AUTO, GREEDY, Node, Run, Scenario, UNIFORM, all, window};
+use crate::scenario::{GREEDY, HINTS, NO_HINTS, Node, Run, Scenario, UNIFORM, all, window};
 use crate::stats::span;
 use crate::table::{Table, number};
 use ropewalk_plot::{self as plot, Series, Style, Titles};
@@ -51,18 +51,8 @@ const ORDERS: [Order; 2] = [Order::Interleaved, Order::Blocked];
 
 /// The first is the one that is run where only one is.
 const RUNS: [Run; 4] = [
-    Run {
-        name: "hints",
-        has_hints: true,
-        scheduler: AUTO,
-        has_feedback: true,
-    },
-    Run {
-        name: "no hints",
-        has_hints: false,
-        scheduler: AUTO,
-        has_feedback: true,
-    },
+    HINTS,
+    NO_HINTS,
     Run {
         name: "greedy alone",
         has_hints: true,

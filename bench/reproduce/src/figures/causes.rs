@@ -20,7 +20,7 @@ use serde_json::Value;
 use crate::bench::{Bench, Settings, Site};
 use crate::device::{Device, Speeds};
 use crate::figures::faults::write_noise;
-use crate::network::{MASTER, capped, lab};
+use crate::network::{MASTER, capped, lab, with_program};
 use crate::ropewalk::{Agents, Moved, PORT, Place, words};
 use crate::sys;
 use crate::table::{Cell, Table, number};
@@ -244,11 +244,7 @@ fn over_trunk(site: &Site, hosts: usize, link: LinkSpec, buffer: Option<&str>) -
             host.sysctls.insert("net.ipv4.tcp_rmem".into(), value);
         }
     }
-    let mut builder = LabBuilder::from(topology).congestion_control("cubic");
-    let programs = site.ropewalk.parent().unwrap_or(&site.ropewalk);
-    for path in [&*site.scratch, programs] {
-        builder = builder.expose(path);
-    }
+    let builder = with_program(LabBuilder::from(topology), site).congestion_control("cubic");
     builder.build().context("cannot build the lab")
 }
 

@@ -19,7 +19,7 @@ use crate::changed::{Happened, least_seconds};
 use crate::network::MASTER;
 use crate::process;
 use crate::ropewalk::{Agents, Moved, Place, words};
-use crate::scenario::{AUTO, Change, Node, Run, Scenario, What, all, deadline};
+use crate::scenario::{Change, HINTS, NO_HINTS, Node, Run, Scenario, What, all, deadline};
 use crate::simulated::simulated_seconds;
 use crate::table::{Table, number};
 
@@ -43,20 +43,7 @@ const AT_SHARE: f64 = 0.5;
 /// A joining node is answered in less; it may have to be reached first.
 const JOIN_MAX: Duration = Duration::from_secs(30);
 
-const RUNS: [Run; 2] = [
-    Run {
-        name: "hints",
-        has_hints: true,
-        scheduler: AUTO,
-        has_feedback: true,
-    },
-    Run {
-        name: "no hints",
-        has_hints: false,
-        scheduler: AUTO,
-        has_feedback: true,
-    },
-];
+const RUNS: [Run; 2] = [HINTS, NO_HINTS];
 
 /// What happens, in the order of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -12,6 +12,7 @@ use ropewalk_lab::{HostSpec, Lab, LabBuilder};
 use serde::{Deserialize, Serialize};
 
 use crate::bench::{Bench, Settings, Site};
+use crate::network::with_program;
 use crate::process;
 use crate::ropewalk::{Agents, Moved, Place, words};
 use crate::table::{Table, number};
@@ -72,11 +73,7 @@ fn build(site: &Site) -> Result<Lab> {
         .iter()
         .map(|writer| writer.0)
         .chain(READERS.iter().map(|reader| reader.0));
-    let programs = site.ropewalk.parent().unwrap_or(&site.ropewalk);
-    let builder = LabBuilder::new()
-        .hosts(names.map(HostSpec::new))
-        .expose(&site.scratch)
-        .expose(programs);
+    let builder = with_program(LabBuilder::new().hosts(names.map(HostSpec::new)), site);
     builder.build().context("cannot build the lab")
 }
 

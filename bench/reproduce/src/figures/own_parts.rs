@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::bench::{Bench, Settings, Site};
 use crate::iperf::{self, Load, Pair};
 use crate::ropewalk::{Moved, Place};
-use crate::scenario::{AUTO, Node, Run, Scenario, all, window};
+use crate::scenario::{HINTS, NO_HINTS, Node, Run, Scenario, all, window};
 use crate::stats::{spread, summary};
 use crate::table::{Table, number};
 
@@ -20,20 +20,7 @@ const RECEIVERS: [u64; 4] = [500_000_000; 4];
 
 const STEP: u64 = 16 << 20;
 
-const RUNS: [Run; 2] = [
-    Run {
-        name: "no hints",
-        has_hints: false,
-        scheduler: AUTO,
-        has_feedback: true,
-    },
-    Run {
-        name: "hints",
-        has_hints: true,
-        scheduler: AUTO,
-        has_feedback: true,
-    },
-];
+const RUNS: [Run; 2] = [NO_HINTS, HINTS];
 
 const COLUMNS: [(&str, &str); 6] = [
     ("case", "case"),

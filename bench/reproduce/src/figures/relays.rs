@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use crate::bench::{Bench, Settings, Site};
 use crate::figures::faults::write_noise;
 use crate::machine;
-use crate::network::{MASTER, capped, hint, tcp_rate};
+use crate::network::{MASTER, capped, hint, tcp_rate, with_program};
 use crate::ropewalk::{Agents, Moved, PORT, Place, words};
 use crate::scenario::deadline;
 use crate::table::{Cell, Table, number};
@@ -157,11 +157,11 @@ impl Rig<'_> {
     /// A lab in which the senders see the file.
     fn lab(&self, topology: Topology, senders: &[String]) -> Result<Lab> {
         let senders: Vec<&str> = senders.iter().map(String::as_str).collect();
-        let programs = self.site.ropewalk.parent().unwrap_or(&self.site.ropewalk);
-        let builder = LabBuilder::from(topology)
-            .expose(&self.site.scratch)
-            .expose(programs)
-            .shared_dir(&self.folder, SOURCE, &senders);
+        let builder = with_program(LabBuilder::from(topology), self.site).shared_dir(
+            &self.folder,
+            SOURCE,
+            &senders,
+        );
         builder.build().context("cannot build the lab")
     }
 

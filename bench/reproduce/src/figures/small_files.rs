@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::bench::{Bench, Settings, Site};
 use crate::figures::faults::write_noise;
-use crate::network::MASTER;
+use crate::network::{MASTER, with_program};
 use crate::process;
 use crate::ropewalk::{Agents, PORT, Place, words};
 use crate::stats::{spread, summary};
@@ -227,11 +227,8 @@ impl Rig<'_> {
 
     fn lab(&self, tree: &Path) -> Result<Lab> {
         let names = SOURCES.into_iter().chain(COPIES).chain([MASTER]);
-        let programs = self.site.ropewalk.parent().unwrap_or(&self.site.ropewalk);
-        LabBuilder::new()
-            .hosts(names.map(HostSpec::new))
-            .expose(&self.site.scratch)
-            .expose(programs)
+        let builder = LabBuilder::new().hosts(names.map(HostSpec::new));
+        with_program(builder, self.site)
             .shared_dir(tree, "/data/source", &SOURCES)
             .build()
             .context("cannot build the lab")

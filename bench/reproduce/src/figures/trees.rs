@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::bench::{Bench, Settings, Site};
 use crate::figures::faults::write_noise;
-use crate::network::MASTER;
+use crate::network::{MASTER, with_program};
 use crate::process;
 use crate::ropewalk::{Agents, Moved, PORT, Place, words};
 use crate::stats::spread;
@@ -49,17 +49,13 @@ struct Copied {
 }
 
 fn build(site: &Site, source: &Path) -> Result<Lab> {
-    let programs = site.ropewalk.parent().unwrap_or(&site.ropewalk);
     let folder = if source.is_dir() {
         source
     } else {
         source.parent().context("a file lies in a folder")?
     };
     let hosts = SOURCES.into_iter().chain(COPIES).chain([MASTER]);
-    let builder = LabBuilder::new()
-        .hosts(hosts.map(HostSpec::new))
-        .expose(&site.scratch)
-        .expose(programs);
+    let builder = with_program(LabBuilder::new().hosts(hosts.map(HostSpec::new)), site);
     let lab = builder
         .shared_dir(folder, "/data/source", &SOURCES)
         .build()

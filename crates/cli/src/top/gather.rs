@@ -68,15 +68,7 @@ fn here_name() -> String {
 
 /// What options of reaching hosts are read by.
 pub(super) fn nodes(places: &[Place]) -> Vec<NodeRequest> {
-    let node = |(name, reach): &Place| NodeRequest {
-        name: name.clone(),
-        reach: reach.clone(),
-        sources: Vec::new(),
-        sinks: Vec::new(),
-        up: None,
-        down: None,
-        interfaces: Vec::new(),
-    };
+    let node = |(name, reach): &Place| NodeRequest::without_part(name.as_str(), reach.clone());
     places.iter().map(node).collect()
 }
 

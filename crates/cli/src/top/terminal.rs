@@ -1,8 +1,10 @@
 //! The terminal of `top`: a screen of its own, keys one by one, and everything as it was before at the end.
 
 use std::io::{IsTerminal as _, Read as _, Write as _};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use rustix::termios::{
     LocalModes, OptionalActions, SpecialCodeIndex, Termios, tcgetattr, tcgetwinsize, tcsetattr,
 };
@@ -17,8 +19,15 @@ const LEAVE: &str = "\x1b[?7h\x1b[?25h\x1b[?1049l";
 /// What a terminal has that does not say its size.
 const SIZE: (usize, usize) = (80, 24);
 
-/// The terminal on standard output, until this is dropped.
+/// What is shown last may wait so long for a terminal that is not read.
+const LEAVE_MAX: Duration = Duration::from_secs(1);
+
+/// The terminal on standard output, until this is dropped. A thread writes to it: one that is not read holds neither keys nor signals.
 pub(super) struct Terminal {
+    // None while it is dropped.
+    screens: Option<SyncSender<String>>,
+    // Nothing is said on it: it ends with the thread.
+    left: Receiver<()>,
     // Of standard input, where it is a terminal.
     before: Option<Termios>,
 }
@@ -43,8 +52,24 @@ impl Terminal {
             set.context("the terminal cannot be used")?;
         }
         // From here on it is left as it was found.
-        let terminal = Self { before };
-        write(ENTER).context("cannot write to the terminal")?;
+        let (screens, shown) = sync_channel(1);
+        let (leaving, left) = sync_channel(0);
+        let terminal = Self {
+            screens: Some(screens),
+            left,
+            before,
+        };
+        let show = move || {
+            // Dropped when all is written.
+            let _leaving: SyncSender<()> = leaving;
+            let written =
+                write(ENTER).and_then(|()| shown.iter().try_for_each(|text: String| write(&text)));
+            if written.is_ok() {
+                let _ = write(LEAVE);
+            }
+        };
+        let thread = std::thread::Builder::new().name("screen".into());
+        thread.spawn(show).context("cannot start a thread")?;
         Ok(terminal)
     }
 
@@ -57,7 +82,7 @@ impl Terminal {
             .unwrap_or(SIZE)
     }
 
-    /// Shows these lines and nothing else.
+    /// Shows these lines and nothing else; not where the terminal has not taken those before: the next ones are newer.
     pub fn draw(&self, lines: &[String]) -> Result<()> {
         let mut text = String::from("\x1b[H");
         for (at, line) in lines.iter().enumerate() {
@@ -67,7 +92,11 @@ impl Terminal {
             text += "\x1b[K";
         }
         text += "\x1b[J";
-        write(&text).context("cannot write to the terminal")
+        let sent = self.screens.as_ref().map(|screens| screens.try_send(text));
+        if matches!(sent, Some(Err(TrySendError::Disconnected(_)))) {
+            bail!("cannot write to the terminal");
+        }
+        Ok(())
     }
 
     /// Keys as they are pressed; the end of input is the end of them. Without a terminal to read there are none.
@@ -95,7 +124,8 @@ impl Terminal {
 
 impl Drop for Terminal {
     fn drop(&mut self) {
-        let _ = write(LEAVE);
+        self.screens = None;
+        let _ = self.left.recv_timeout(LEAVE_MAX);
         if let Some(before) = &self.before {
             let _ = tcsetattr(std::io::stdin(), OptionalActions::Now, before);
         }

@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::ends;
 use super::load::{Load, Running, Trace};
 use crate::bench::Site;
+use crate::network::with_program;
 use crate::ropewalk::{Agents, PORT, Place, Seat, words};
 
 /// The receiver's processor, and its load's.
@@ -124,7 +125,7 @@ impl Scene {
 
     /// The lab, with this congestion control.
     pub fn lab(&self, site: &Site, control: &str) -> Result<Lab> {
-        let mut builder = match self.way {
+        let builder = match self.way {
             Way::Direct => {
                 let host = |name: &str| {
                     let nic = NicSpec {
@@ -155,11 +156,7 @@ impl Scene {
                 LabBuilder::from(Topology::pair_over(trunk.mtu(self.mtu)))
             }
         };
-        let programs = site.ropewalk.parent().unwrap_or(&site.ropewalk);
-        for path in [&site.scratch, programs] {
-            builder = builder.expose(path);
-        }
-        builder
+        with_program(builder, site)
             .congestion_control(control)
             .build()
             .context("cannot build the lab")

@@ -10,6 +10,7 @@ use ropewalk_proto::report::{Event, Report};
 use serde::{Deserialize, Serialize};
 
 use crate::bench::Site;
+use crate::network::with_program;
 use crate::ropewalk::{Agents, PORT, Place, words};
 
 /// Rate of every node's interface: no node alone is held up by it.
@@ -90,11 +91,7 @@ impl Rig {
             .map(|host| host.name.clone())
             .collect();
         let (master, nodes) = names.split_last().context("no hosts")?;
-        let mut builder = LabBuilder::from(topology);
-        let programs = site.ropewalk.parent().unwrap_or(&site.ropewalk);
-        for path in [&site.scratch, programs] {
-            builder = builder.expose(path);
-        }
+        let builder = with_program(LabBuilder::from(topology), site);
         let lab = builder.congestion_control(control).build();
         let lab = lab.context("cannot build the lab")?;
         let mut agents = Agents::new(site)?;
