@@ -315,6 +315,7 @@ impl Ledger {
             due_at,
         };
         self.in_transit.insert(range.start, unit);
+        self.close_to_all(range);
         Unit {
             range,
             duplicate: false,
@@ -378,6 +379,7 @@ impl Ledger {
                 }
                 self.delivered.insert(range);
                 self.delivered_bytes += range.len();
+                self.close_for_good(range);
                 Delivery::Fresh { cancel }
             }
             _ => {
@@ -428,6 +430,7 @@ impl Ledger {
             return;
         }
         if let Some(unit) = self.in_transit.remove(&start) {
+            self.open_again(unit.range);
             let mut holders = unit.holders;
             holders.retain(|&h| self.lanes.get(h).is_some_and(|l| !l.lost));
             // The lane that failed it comes last, not never: it may be the only one.

@@ -188,12 +188,27 @@ impl RangeSet {
     /// The bytes of the set that lie in the range. Cost O(log runs + runs returned).
     #[must_use]
     pub fn clipped(&self, range: Range) -> Self {
+        Self::from_runs(self.within(range).collect())
+    }
+
+    /// The same parts, one at a time: nothing is copied.
+    pub fn within(&self, range: Range) -> impl DoubleEndedIterator<Item = Range> + Clone + '_ {
         let first = self.runs.partition_point(|run| run.end <= range.start);
-        let runs = self.runs[first..]
-            .iter()
-            .map_while(|run| run.intersect(range))
-            .collect();
-        Self::from_runs(runs)
+        let after = self.runs.partition_point(|run| run.start < range.end);
+        let runs = self.runs.get(first..after).unwrap_or_default().iter();
+        runs.filter_map(move |run| run.intersect(range))
+    }
+
+    /// The parts of a range that are not in the set, one at a time. Cost O(log runs + runs in the range).
+    pub fn gaps(&self, range: Range) -> impl Iterator<Item = Range> + '_ {
+        let mut start = range.start;
+        let end = Range::new(range.end, range.end);
+        let runs = self.within(range).chain(std::iter::once(end));
+        runs.filter_map(move |run| {
+            let gap = Range::new(start, run.start.max(start));
+            start = run.end;
+            (!gap.is_empty()).then_some(gap)
+        })
     }
 
     /// Whether the set holds no byte.

@@ -52,6 +52,10 @@ proptest! {
         prop_assert_eq!(a.len_bytes(), bits(&a).iter().filter(|bit| **bit).count() as u64);
         prop_assert_eq!(a.contains_range(probe), (probe.start..probe.end).all(|o| a.contains(o)));
         prop_assert_eq!(a.clipped(probe), a.intersection(&RangeSet::from(probe)));
+        let back: Vec<Range> = a.within(probe).rev().collect();
+        prop_assert!(back.into_iter().rev().eq(a.clipped(probe).iter()));
+        let gaps: Vec<Range> = a.gaps(probe).collect();
+        prop_assert!(gaps.into_iter().eq(RangeSet::from(probe).difference(&a).iter()));
     }
 
     /// Inserting and removing one by one ends where the naive model ends, in canonical form.

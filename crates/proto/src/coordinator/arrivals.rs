@@ -13,39 +13,60 @@ pub const WINDOW_TIME: Nanos = Nanos(2_000_000_000);
 /// What was received within so long is a best second.
 pub const SECOND_TIME: Nanos = Nanos(1_000_000_000);
 
-/// Notes closer together count as one, so that a window holds a dozen of them at most.
+/// Notes closer together count as one: what one node sends is the sum of what several receivers report one after the other, and a
+/// window that began among their reports would hold more of them than it is long. A window holds a dozen of notes at most.
 const APART_TIME: Nanos = Nanos(180_000_000);
 
 /// A node that has not spoken for so long gets nothing: agents speak twice a second.
 const QUIET_TIME: Nanos = Nanos(1_200_000_000);
 
+/// What was received in all at some time.
+#[derive(Clone, Copy, Debug)]
+struct Note {
+    // When the first of the reports was received that count as one, and the last.
+    since: Instant,
+    at: Instant,
+    total: u64,
+}
+
 /// What came to one node, or from it, of late.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Arrivals {
-    // Times and totals, the oldest first; the first one is not younger than the window, if there is such a one.
-    notes: VecDeque<(Instant, u64)>,
+    // The oldest first; the first one is not younger than the window, if there is such a one.
+    notes: VecDeque<Note>,
 }
 
 impl Arrivals {
     /// Nothing was received; from now on something may be.
     pub fn start(&mut self, now: Instant) {
         self.notes.clear();
-        self.notes.push_back((now, 0));
+        self.notes.push_back(Note {
+            since: now,
+            at: now,
+            total: 0,
+        });
     }
 
     /// So many bytes were received in all. Ignored before the start.
     pub fn note(&mut self, total: u64, now: Instant) {
-        let Some(&(last_at, last)) = self.notes.back() else {
+        // The start stays as it is.
+        let is_first = self.notes.len() < 2;
+        let Some(last) = self.notes.back_mut() else {
             return;
         };
-        let total = total.max(last);
-        let before = self.notes.len().checked_sub(2).map(|at| self.notes[at].0);
-        match before.is_some_and(|before| last_at.since(before) < APART_TIME) {
-            true => self.notes.pop_back(),
-            false => None,
+        let mut note = Note {
+            since: now,
+            at: now,
+            total: total.max(last.total),
         };
-        self.notes.push_back((now, total));
-        let is_old = |note: &(Instant, u64)| now.since(note.0) >= WINDOW_TIME;
+        match !is_first && now.since(last.since) < APART_TIME {
+            true => {
+                note.since = last.since;
+                *last = note;
+            }
+            false => self.notes.push_back(note),
+        }
+        let is_old = |note: &Note| now.since(note.at) >= WINDOW_TIME;
         while self.notes.get(1).is_some_and(is_old) {
             self.notes.pop_front();
         }
@@ -53,25 +74,24 @@ impl Arrivals {
 
     /// Bytes in all.
     pub fn total(&self) -> u64 {
-        self.notes.back().map_or(0, |(_, total)| *total)
+        self.notes.back().map_or(0, |note| note.total)
     }
 
     /// Bytes per second over the window that ends now; of one that is `done` until now, of another until it last spoke.
     pub fn rate(&self, window: Nanos, is_done: bool, now: Instant) -> f64 {
-        let Some(&(last_at, last)) = self.notes.back() else {
+        let Some(last) = self.notes.back() else {
             return 0.0;
         };
-        let is_quiet = is_done || now.since(last_at) > QUIET_TIME;
-        let end_at = if is_quiet { now } else { last_at };
-        let is_within = |note: &&(Instant, u64)| end_at.since(note.0) >= window;
+        let is_quiet = is_done || now.since(last.at) > QUIET_TIME;
+        let end_at = if is_quiet { now } else { last.at };
+        let is_within = |note: &&Note| end_at.since(note.at) >= window;
         let oldest = self.notes.iter().rev().find(is_within);
-        let Some(&(first_at, first)) = oldest.or(self.notes.front()) else {
+        let Some(first) = oldest.or(self.notes.front()) else {
             return 0.0;
         };
-        let passed = end_at.since(first_at);
-        match passed {
+        match end_at.since(first.at) {
             Nanos::ZERO => 0.0,
-            _ => (last - first) as f64 * 1e9 / passed.0 as f64,
+            passed => (last.total - first.total) as f64 * 1e9 / passed.0 as f64,
         }
     }
 }
@@ -101,6 +121,27 @@ mod tests {
             assert!((rate - 1e6).abs() < 1.0, "{at} ms: {rate}");
         }
         assert!(arrivals.notes.len() < 14);
+    }
+
+    /// What one node sends to four receivers that report one after the other has the rate that it has, at whichever report.
+    #[test]
+    fn reports_of_several_receivers_are_one() {
+        let mut arrivals = Arrivals::default();
+        arrivals.start(Instant::ZERO);
+        let mut total = 0;
+        for half in 1..40u64 {
+            for receiver in 0..4u64 {
+                total += 500;
+                // Timers are late now and then.
+                let late = half % 3 * 5 + receiver * 10;
+                let now = Instant((half * 500 + late) * MS);
+                arrivals.note(total, now);
+                if half > 4 && receiver == 3 {
+                    let rate = arrivals.rate(WINDOW_TIME, false, now);
+                    assert!((rate - 4000.0).abs() < 30.0, "{half}: {rate}");
+                }
+            }
+        }
     }
 
     /// What comes in bursts is shown as its mean, what stopped fades away, and the best second is one.

@@ -32,13 +32,24 @@ impl Ledger {
             self.check_unit(*start, unit);
             open_bytes += unit.range.len();
         }
-        open.extend(self.in_transit.values().map(|unit| unit.range));
+        let in_transit: RangeSet = self.in_transit.values().map(|unit| unit.range).collect();
+        open.extend(in_transit.iter());
         debug_assert_eq!(
             open.len_bytes(),
             open_bytes,
             "a byte is ready or in transit twice"
         );
         all.push(&open);
+        for (id, lane) in self.lanes.iter() {
+            let Some(fellow) = &lane.fellow else { continue };
+            debug_assert_eq!(
+                fellow.open,
+                fellow.opened.difference(&in_transit),
+                "what lane {id} is open for is what is not in transit"
+            );
+            let done = fellow.opened.intersection(&self.delivered);
+            debug_assert!(done.is_empty(), "lane {id} is open for delivered bytes");
+        }
         let mut bytes = 0;
         let mut union = RangeSet::new();
         for set in all {
@@ -169,7 +180,7 @@ mod tests {
     #[test]
     fn wrong_states_are_found() {
         type Break = fn(&mut Ledger);
-        let breaks: [(&str, Break); 12] = [
+        let breaks: [(&str, Break); 14] = [
             ("ready bytes", |l| l.lanes[LaneId(0)].ready_bytes += 1),
             ("an empty run", |l| {
                 let first = l.lanes[LaneId(0)].ready[0].range.start;
@@ -212,6 +223,18 @@ mod tests {
             }),
             ("what is wanted", |l| l.wanted_bytes += 1),
             ("those of delivered ranges", |l| l.delivered_bytes += 1),
+            ("is open for is what is not in transit", |l| {
+                let unit = l.in_transit.first_key_value().unwrap().1.range;
+                l.set_relay(LaneId(1), 1, Instant(0));
+                l.open_to(LaneId(1), unit);
+                let fellow = l.lanes[LaneId(1)].fellow.as_mut().unwrap();
+                fellow.open.insert(unit);
+            }),
+            ("open for delivered bytes", |l| {
+                l.set_relay(LaneId(1), 1, Instant(0));
+                let fellow = l.lanes[LaneId(1)].fellow.as_mut().unwrap();
+                (fellow.open, fellow.opened) = (l.delivered.clone(), l.delivered.clone());
+            }),
         ];
         ledger().check();
         for (what, wrong) in breaks {

@@ -27,8 +27,10 @@ const CHOSEN_FROM: usize = 64;
 pub(super) struct Fellow {
     // What it announced.
     pub has: RangeSet,
-    // Of that, units of which it is known what they must be.
-    opened: RangeSet,
+    // Of that, units of which it is known what they must be, until they are delivered ...
+    pub opened: RangeSet,
+    // ... and of these, what is not in transit: mostly little, and often nothing.
+    pub open: RangeSet,
     // How fast it announces what it is to send to this node.
     pub gains: RateMeter,
     // When it last did, or was met.
@@ -47,6 +49,7 @@ impl Ledger {
             l.fellow.get_or_insert(Fellow {
                 has: RangeSet::new(),
                 opened: RangeSet::new(),
+                open: RangeSet::new(),
                 gains,
                 gained_at: now,
                 turn: mix(node.into()),
@@ -64,15 +67,21 @@ impl Ledger {
         self.lanes.get(first)?.fellow.as_ref()
     }
 
-    /// A fellow receiver says that it has more.
-    pub fn announced(&mut self, lane: LaneId, ranges: &[Range], now: Instant) {
+    /// A fellow receiver says that it has more; returns what it had not said before.
+    ///
+    /// Cost O(announced ranges × log pieces) where nothing is new, as each stream to it says the same.
+    pub fn announced(&mut self, lane: LaneId, ranges: &[Range], now: Instant) -> RangeSet {
         let Some(first) = self.lanes.get(lane).map(|l| l.peer) else {
-            return;
+            return RangeSet::new();
         };
         let Some(fellow) = &self.lanes[first].fellow else {
-            return;
+            return RangeSet::new();
         };
-        let said = RangeSet::from_ranges(ranges.iter().copied());
+        let news = ranges.iter().flat_map(|range| fellow.has.gaps(*range));
+        let said = RangeSet::from_ranges(news);
+        if said.is_empty() {
+            return said;
+        }
         // All at once: a peer may send many.
         let mut has = fellow.has.union(&said);
         if has.as_slice().len() > PIECES_MAX {
@@ -80,11 +89,12 @@ impl Ledger {
             has = has.difference(&self.delivered);
         }
         if has.as_slice().len() > PIECES_MAX {
-            return;
+            return RangeSet::new();
         }
-        let fresh = said.difference(&fellow.has);
-        let own = self.ready_of(lane).map(|run| fresh.clipped(run.range));
-        let gained: u64 = own.map(|part| part.len_bytes()).sum();
+        let own = self
+            .ready_of(lane)
+            .flat_map(|run| said.within(run.range));
+        let gained: u64 = own.map(|part| part.len()).sum();
         self.handed = self.handed.union(&said);
         if self.handed.as_slice().len() > HANDED_PIECES_MAX {
             // As above; what is left of each is bounded.
@@ -97,6 +107,7 @@ impl Ledger {
                 fellow.gained_at = now;
             }
         }
+        said
     }
 
     /// A fellow receiver refuses what it announced: it is not asked for that before it announces it again.
@@ -109,6 +120,7 @@ impl Ledger {
         };
         fellow.has.remove(range);
         fellow.opened.remove(range);
+        fellow.open.remove(range);
         let fellows = self.lanes.iter().filter_map(|(_, l)| l.fellow.as_ref());
         if !fellows
             .map(|other| &other.has)
@@ -136,8 +148,44 @@ impl Ledger {
         let Some(first) = self.lanes.get(lane).map(|l| l.peer) else {
             return;
         };
+        let opened = RangeSet::from_ranges(self.delivered.gaps(unit));
+        let open = opened.difference(&self.in_transit_within(unit));
         if let Some(fellow) = &mut self.lanes[first].fellow {
-            fellow.opened.insert(unit);
+            fellow.opened = fellow.opened.union(&opened);
+            fellow.open = fellow.open.union(&open);
+        }
+    }
+
+    fn in_transit_within(&self, range: Range) -> RangeSet {
+        let units = self.in_transit.range(..range.end).rev();
+        let units = units.map(|(_, unit)| unit.range);
+        RangeSet::from_ranges(units.take_while(|unit| unit.end > range.start))
+    }
+
+    fn fellows_mut(&mut self) -> impl Iterator<Item = &mut Fellow> {
+        self.lanes.rows_mut().filter_map(|l| l.fellow.as_mut())
+    }
+
+    /// A unit is in transit, on whichever lane.
+    pub(super) fn close_to_all(&mut self, unit: Range) {
+        self.fellows_mut().for_each(|fellow| fellow.open.remove(unit));
+    }
+
+    /// A unit is in transit no more, and is not delivered.
+    pub(super) fn open_again(&mut self, unit: Range) {
+        for fellow in self.fellows_mut() {
+            let parts: Vec<Range> = fellow.opened.within(unit).collect();
+            for part in parts {
+                fellow.open.insert(part);
+            }
+        }
+    }
+
+    /// A unit is delivered: nothing more is taken of it.
+    pub(super) fn close_for_good(&mut self, unit: Range) {
+        for fellow in self.fellows_mut() {
+            fellow.opened.remove(unit);
+            fellow.open.remove(unit);
         }
     }
 
@@ -192,6 +240,9 @@ impl Ledger {
         now: Instant,
         unit_at: &dyn Fn(u64) -> Range,
     ) -> Option<Unit> {
+        if self.fellow(lane)?.open.is_empty() {
+            return None;
+        }
         let found = self
             .find_awaited(lane, unit_at)
             .or_else(|| {
@@ -212,10 +263,10 @@ impl Ledger {
         owner: LaneId,
         unit_at: &dyn Fn(u64) -> Range,
     ) -> Option<(LaneId, usize, Range)> {
-        let opened = &self.fellow(lane)?.opened;
+        let open = &self.fellow(lane)?.open;
         let mut runs = self.lanes[owner].ready.iter().enumerate();
         runs.find_map(|(at, run)| {
-            let units = whole_units(opened, run.range, unit_at);
+            let units = whole_units(open, run.range, unit_at);
             let units: Vec<Range> = units.take(CHOSEN_FROM).collect();
             let first = self.turn.checked_rem(units.len() as u64)?;
             Some((owner, at, units[first as usize]))
@@ -227,14 +278,14 @@ impl Ledger {
         lane: LaneId,
         unit_at: &dyn Fn(u64) -> Range,
     ) -> Option<(LaneId, usize, Range)> {
-        let opened = &self.fellow(lane)?.opened;
+        let open = &self.fellow(lane)?.open;
         let owners = self.lanes.numbers().filter(|other| !self.is_relay(*other));
         owners.into_iter().find_map(|owner| {
             let runs = self.lanes[owner].ready.iter().enumerate();
             let mut runs = runs.filter(|(_, run)| run.choices == 0);
             runs.find_map(|(at, run)| {
                 // What the holder would bring last.
-                let unit = whole_units(opened, run.range, unit_at).last()?;
+                let unit = last_whole_unit(open, run.range, unit_at)?;
                 Some((owner, at, unit))
             })
         })
@@ -247,11 +298,11 @@ impl Ledger {
         now: Instant,
         unit_at: &dyn Fn(u64) -> Range,
     ) -> Option<(LaneId, usize, Range)> {
-        let opened = &self.fellow(lane)?.opened;
+        let open = &self.fellow(lane)?.open;
         self.busiest_others(lane).into_iter().find_map(|owner| {
             let mut runs = self.lanes[owner].ready.iter().enumerate().rev();
             let (at, unit) = runs.find_map(|(at, run)| {
-                let unit = whole_units(opened, run.range, unit_at).last()?;
+                let unit = last_whole_unit(open, run.range, unit_at)?;
                 Some((at, unit))
             })?;
             let theirs = self.seconds_left(owner, now);
@@ -305,29 +356,46 @@ impl Ledger {
 }
 
 /// Units of a run that are whole in a set, in the order of their offsets.
-pub(crate) fn whole_units(
-    set: &RangeSet,
+pub(crate) fn whole_units<'a>(
+    set: &'a RangeSet,
+    run: Range,
+    unit_at: &'a dyn Fn(u64) -> Range,
+) -> impl Iterator<Item = Range> + use<'a> {
+    let parts = set.within(run);
+    parts.flat_map(move |part| units_of_part(part, run, unit_at))
+}
+
+/// The last of these: only the last parts of the set are looked at.
+pub(super) fn last_whole_unit(set: &RangeSet, run: Range, unit_at: &dyn Fn(u64) -> Range) -> Option<Range> {
+    let mut parts = set.within(run).rev();
+    parts.find_map(|part| {
+        // Mostly the unit around the last byte is whole.
+        let around = unit_at(part.end - 1);
+        let last = around.intersect(run).filter(|unit| unit.end == part.end);
+        last.filter(|unit| part.contains_range(*unit))
+            .or_else(|| units_of_part(part, run, unit_at).last())
+    })
+}
+
+fn units_of_part(
+    part: Range,
     run: Range,
     unit_at: &dyn Fn(u64) -> Range,
 ) -> impl Iterator<Item = Range> {
-    let parts = set.clipped(run);
-    let parts: Vec<Range> = parts.iter().collect();
-    parts.into_iter().flat_map(move |part| {
-        let mut at = part.start;
-        std::iter::from_fn(move || {
-            while at < part.end {
-                let around = unit_at(at);
-                let start = match around.contains(at) {
-                    true => around.start.max(run.start),
-                    false => at,
-                };
-                let unit = unit_of(start, run, unit_at);
-                at = unit.end;
-                if part.contains_range(unit) {
-                    return Some(unit);
-                }
+    let mut at = part.start;
+    std::iter::from_fn(move || {
+        while at < part.end {
+            let around = unit_at(at);
+            let start = match around.contains(at) {
+                true => around.start.max(run.start),
+                false => at,
+            };
+            let unit = unit_of(start, run, unit_at);
+            at = unit.end;
+            if part.contains_range(unit) {
+                return Some(unit);
             }
-            None
-        })
+        }
+        None
     })
 }

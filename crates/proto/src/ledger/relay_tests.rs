@@ -160,6 +160,69 @@ fn receivers_take_other_units() {
     assert!(firsts.len() > 10, "{firsts:?}");
 }
 
+/// A unit that failed, on whichever lane, is open again to all that have it; one that is in transit or delivered is open to none.
+#[test]
+fn units_that_failed_are_open_again() {
+    let (one, two, holder) = (LaneId(0), LaneId(1), LaneId(2));
+    let mut ledger = Ledger::new(3);
+    ledger.set_relay(one, 1, Instant(0));
+    ledger.set_relay(two, 2, Instant(0));
+    ledger.want(run(0, 100, &[one, two, holder]));
+    ledger.open_to(one, Range::new(40, 50));
+    assert_eq!(take(&mut ledger, one, 0), Some((40, 50)));
+    // Its hash is known to be that of another one's unit while the first one sends it.
+    ledger.open_to(two, Range::new(40, 50));
+    assert_eq!(take(&mut ledger, two, 0), None);
+    ledger.failed(one, Range::new(40, 50), Instant(1));
+    assert_eq!(take(&mut ledger, two, 2), Some((40, 50)));
+    ledger.refused(two, Range::new(40, 50), Instant(3));
+    assert_eq!(take(&mut ledger, two, 3), None, "it was refused");
+    let open = |ledger: &Ledger, lane| ledger.fellow(lane).unwrap().open.clone();
+    assert_eq!(open(&ledger, one), RangeSet::from(Range::new(40, 50)));
+    // The holder brings it.
+    assert_eq!(take(&mut ledger, holder, 4), Some((40, 50)));
+    assert!(open(&ledger, one).is_empty());
+    ledger.delivered(holder, Range::new(40, 50), Instant(5));
+    ledger.open_to(two, Range::new(40, 50));
+    assert!(open(&ledger, two).is_empty());
+    ledger.check();
+}
+
+/// Each stream says what its peer has: what another one said is no news, and counts once.
+#[test]
+fn repeated_announcements_are_no_news() {
+    let (mut ledger, one, ..) = three();
+    let said = [Range::new(0, 20), Range::new(40, 60)];
+    let news = ledger.announced(one, &said, Instant(100 * MS));
+    assert_eq!(news, RangeSet::from_ranges(said));
+    assert!(ledger.announced(one, &said, Instant(110 * MS)).is_empty());
+    let more = [Range::new(10, 50), Range::new(45, 60)];
+    let news = ledger.announced(one, &more, Instant(200 * MS));
+    assert_eq!(news, RangeSet::from(Range::new(20, 40)));
+    assert_eq!(ledger.has(one), &RangeSet::from(Range::new(0, 60)));
+}
+
+/// The last unit of a run that is whole in a set is the last of all such, wherever the set and the run end.
+#[test]
+fn the_last_whole_unit_is_the_last_of_all() {
+    let sets: [&[(u64, u64)]; 5] = [
+        &[(0, 100)],
+        &[(0, 25), (30, 39), (50, 55)],
+        &[(5, 9), (95, 100)],
+        &[(3, 41)],
+        &[],
+    ];
+    for set in sets {
+        let set = RangeSet::from_ranges(set.iter().map(|(start, end)| Range::new(*start, *end)));
+        for (start, end) in [(0, 100), (0, 95), (7, 33), (50, 60), (3, 4), (20, 20)] {
+            let run = Range::new(start, end);
+            let all = relay::whole_units(&set, run, &unit_at);
+            let last = relay::last_whole_unit(&set, run, &unit_at);
+            assert_eq!(last, all.last(), "{run} of {set}");
+        }
+    }
+}
+
 /// What others wait for is taken from whoever has it, before all else, and from the end, as the holder brings it from the front.
 #[test]
 fn awaited_units_come_from_whoever_has_them() {

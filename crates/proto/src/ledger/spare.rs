@@ -130,8 +130,13 @@ impl Ledger {
     /// Ready bytes of a lane that no fellow receiver has.
     fn new_bytes(&self, lane: LaneId) -> u64 {
         let runs = self.lanes[lane].ready.iter();
-        let new = runs.map(|run| run.range.len() - self.handed.clipped(run.range).len_bytes());
-        new.sum()
+        let handed = |run: Range| self.handed.within(run).map(|part| part.len()).sum::<u64>();
+        runs.map(|run| run.range.len() - handed(run.range)).sum()
+    }
+
+    fn has_new(&self, lane: LaneId) -> bool {
+        let mut runs = self.lanes[lane].ready.iter();
+        runs.any(|run| !self.handed.contains_range(run.range))
     }
 
     /// Seconds until a fellow receiver has so many bytes more of what it is to send.
@@ -158,7 +163,7 @@ impl Ledger {
     pub(super) fn relayed_gain(&self, now: Instant) -> impl Fn(LaneId) -> f64 {
         let (passed, slack) = self.slack(now).unwrap_or_default();
         let mut relays = self.lanes.numbers().filter(|lane| self.is_relay(*lane));
-        let has_new = relays.any(|relay| self.new_bytes(relay) > 0);
+        let has_new = relays.any(|relay| self.has_new(relay));
         let busy = self.lanes.iter().filter(|(_, l)| l.in_transit_bytes > 0);
         let rates = busy.filter_map(|(lane, _)| self.rate_at_most(lane, now));
         let is_full = rates.sum::<f64>() * passed > self.delivered_bytes as f64 * FULL;
@@ -217,10 +222,10 @@ impl Ledger {
         let mut count = 0;
         for (at, run) in runs.rev() {
             let start = run.range.end.saturating_sub(CHOSEN_BYTES);
-            let whole = RangeSet::from(Range::new(run.range.start.max(start), run.range.end));
+            let whole = Range::new(run.range.start.max(start), run.range.end);
             let set = match is_new {
-                true => whole.difference(&self.handed.clipped(run.range)),
-                false => whole,
+                true => RangeSet::from_ranges(self.handed.gaps(whole)),
+                false => RangeSet::from(whole),
             };
             let units = whole_units(&set, run.range, unit_at).map(|unit| (at, unit));
             let units: Vec<(usize, Range)> = units.take(CHOSEN_FROM_MAX).collect();

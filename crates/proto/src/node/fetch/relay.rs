@@ -181,16 +181,20 @@ impl Receiving {
         let Some(relay) = self.relays.all.get_mut(&node) else {
             return;
         };
-        self.ledger.announced(lane, ranges, now);
+        let news = self.ledger.announced(lane, ranges, now);
         let (announced, units) = (self.ledger.has(lane), &self.relays.units);
-        let is_early = |start: &u64| {
-            let unit = units.get(start);
-            unit.is_some_and(|unit| !announced.contains_range(unit.range))
+        // Units that are whole now begin in what is new, or end there.
+        let around = |range: Range| {
+            let before = units.range(..range.start).next_back();
+            before.into_iter().chain(units.range(range.start..range.end))
         };
-        relay.early.retain(is_early);
-        let known = units.values().filter(|unit| unit.digest.is_some());
-        let known = known.filter(|unit| announced.contains_range(unit.range));
-        let known: Vec<Range> = known.map(|unit| unit.range).collect();
+        let news = news.iter().flat_map(around).map(|(_, unit)| unit);
+        let whole = news.filter(|unit| announced.contains_range(unit.range));
+        let mut known = Vec::new();
+        for unit in whole {
+            relay.early.remove(&unit.range.start);
+            known.extend(unit.digest.map(|_| unit.range));
+        }
         for unit in known {
             self.ledger.open_to(lane, unit);
         }
@@ -235,11 +239,15 @@ impl Receiving {
         let (early_max, early) = (units_max / 2, relay.early.len());
         let known = relay.units - early;
         let announced = self.ledger.has(lane);
+        let space = units_max.saturating_sub(relay.units);
+        if space == 0 {
+            return;
+        }
         let mut asked = Asked {
             units: &self.relays.units,
             seen: BTreeSet::new(),
             wanted: Vec::new(),
-            space: units_max.saturating_sub(relay.units),
+            space,
         };
         asked.ask(self.ledger.awaited(), Some(announced), usize::MAX, unit_at);
         // Not for each unit that is delivered.
