@@ -91,9 +91,7 @@ impl Ledger {
         if has.as_slice().len() > PIECES_MAX {
             return RangeSet::new();
         }
-        let own = self
-            .ready_of(lane)
-            .flat_map(|run| said.within(run.range));
+        let own = self.ready_of(lane).flat_map(|run| said.within(run.range));
         let gained: u64 = own.map(|part| part.len()).sum();
         self.handed = self.handed.union(&said);
         if self.handed.as_slice().len() > HANDED_PIECES_MAX {
@@ -168,7 +166,8 @@ impl Ledger {
 
     /// A unit is in transit, on whichever lane.
     pub(super) fn close_to_all(&mut self, unit: Range) {
-        self.fellows_mut().for_each(|fellow| fellow.open.remove(unit));
+        self.fellows_mut()
+            .for_each(|fellow| fellow.open.remove(unit));
     }
 
     /// A unit is in transit no more, and is not delivered.
@@ -366,7 +365,11 @@ pub(crate) fn whole_units<'a>(
 }
 
 /// The last of these: only the last parts of the set are looked at.
-pub(super) fn last_whole_unit(set: &RangeSet, run: Range, unit_at: &dyn Fn(u64) -> Range) -> Option<Range> {
+pub(super) fn last_whole_unit(
+    set: &RangeSet,
+    run: Range,
+    unit_at: &dyn Fn(u64) -> Range,
+) -> Option<Range> {
     let mut parts = set.within(run).rev();
     parts.find_map(|part| {
         // Mostly the unit around the last byte is whole.

@@ -186,7 +186,9 @@ impl Receiving {
         // Units that are whole now begin in what is new, or end there.
         let around = |range: Range| {
             let before = units.range(..range.start).next_back();
-            before.into_iter().chain(units.range(range.start..range.end))
+            before
+                .into_iter()
+                .chain(units.range(range.start..range.end))
         };
         let news = news.iter().flat_map(around).map(|(_, unit)| unit);
         let whole = news.filter(|unit| announced.contains_range(unit.range));
