@@ -8,6 +8,7 @@ mod common;
 mod control;
 mod doctor;
 mod hosts;
+mod liars;
 mod paths;
 mod rails;
 mod relays;

@@ -9,7 +9,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use crate::common::wait_for;
-use crate::hosts::{agent, begin, bytes, close, lab, master};
+use crate::hosts::{agent, begin, bytes, close, has_moved, lab, master, program};
 
 /// Bytes that a node of the report has sent.
 fn sent(report: &Value, node: &str) -> u64 {
@@ -18,12 +18,12 @@ fn sent(report: &Value, node: &str) -> u64 {
     row["sent_bytes"].as_u64().unwrap()
 }
 
-fn copies(lab: &Lab, hosts: &[&str]) -> Vec<Child> {
+pub fn copies(lab: &Lab, hosts: &[&str]) -> Vec<Child> {
     let agent = |host: &&str| agent(lab, host, 7420, &["/data:rw"]);
     hosts.iter().map(agent).collect()
 }
 
-fn has_note(report: &Value, words: &[&str]) -> bool {
+pub fn has_note(report: &Value, words: &[&str]) -> bool {
     let notes = report["notes"].as_array().unwrap();
     let mut notes = notes.iter().filter_map(Value::as_str);
     notes.any(|note| words.iter().all(|word| note.contains(word)))
@@ -221,5 +221,89 @@ fn the_next_run_goes_on_whatever_was_killed() {
             "{victim} killed when {safe} bytes were safe: {fresh} bytes received in the next run"
         );
     }
+    close(lab, agents);
+}
+
+/// Whether a receiver has received so many bytes, as the command shows it.
+fn has_received(event: &Value, host: &str, least: u64) -> bool {
+    let receivers = event["receivers"].as_array();
+    let mut receivers = receivers.into_iter().flatten();
+    receivers.any(|row| row["node"] == host && row["bytes"].as_u64() >= Some(least))
+}
+
+/// A receiver that hands on is stopped in the middle and goes on only when the others have everything: it holds nobody, and all
+/// copies are right.
+#[test]
+fn a_relay_that_pauses_holds_nobody() {
+    if ropewalk_lab::skip("a_relay_that_pauses_holds_nobody") {
+        return;
+    }
+    const LEN: u64 = 32 << 20;
+    let lab = lab(&["a", "b1", "b2", "b3", "m"], 100_000_000);
+    let data = bytes(LEN as usize);
+    std::fs::write(lab.path_in("a", "/data/set"), &data).unwrap();
+    let agents = copies(&lab, &["a", "b1", "b2", "b3"]);
+    let args = ["copy", "a:7420:/data/set", "b[1-3]:7420:/data/copy"];
+    let (mut child, mut events) = begin(&lab, "m", &args);
+    under_way(&lab, "b1", 6 << 20);
+    let stopped = Pid::from_child(&agents[1]);
+    kill_process(stopped, Signal::STOP).unwrap();
+    for host in ["b2", "b3"] {
+        let has_all = events.by_ref().any(|event| has_received(&event, host, LEN));
+        assert!(has_all, "{host} has everything while b1 is stopped");
+    }
+    kill_process(stopped, Signal::CONT).unwrap();
+    let report = events.last().unwrap()["report"].clone();
+    assert_eq!(child.wait().unwrap().code(), Some(0), "{report:#}");
+    for host in ["b1", "b2", "b3"] {
+        let copy = std::fs::read(lab.path_in(host, "/data/copy")).unwrap();
+        assert!(copy == data, "{host}");
+        assert!(sent(&report, host) > 0, "{report:#}");
+    }
+    close(lab, agents);
+}
+
+/// A receiver that joins in the middle has its copy from the holder, and the others go on handing bytes on to one another.
+#[test]
+fn a_receiver_that_joins_is_fed() {
+    if ropewalk_lab::skip("a_receiver_that_joins_is_fed") {
+        return;
+    }
+    const LEN: u64 = 48 << 20;
+    let hosts = ["a", "b1", "b2", "b3", "b4"];
+    let lab = lab(&[&hosts[..], &["m"]].concat(), 100_000_000);
+    let data = bytes(LEN as usize);
+    std::fs::write(lab.path_in("a", "/data/set"), &data).unwrap();
+    let agents = copies(&lab, &hosts);
+    let row = |host: &str| format!("reader {host}:7420 /data/copy 0 0+{LEN}\n");
+    let first = hosts[1..4].iter().map(|host| row(host));
+    let first = format!(
+        "writer a:7420 /data/set 0 0+{LEN}\n{}",
+        first.collect::<String>()
+    );
+    std::fs::write(lab.path_in("m", "/run/first"), first).unwrap();
+    std::fs::write(lab.path_in("m", "/run/more"), row("b4")).unwrap();
+    let (mut child, mut events) = begin(&lab, "m", &["transfer", "/run/first"]);
+    let planned = events.find(|event| event["event"] == "planned").unwrap();
+    assert!(
+        events.by_ref().any(|event| has_moved(&event, 8 << 20)),
+        "it moves before the other one joins"
+    );
+    let id = planned["transfer"].as_str().unwrap();
+    let joined = program(&lab, "m")
+        .args(["join", id, "/run/more"])
+        .output()
+        .unwrap();
+    assert!(joined.status.success(), "{joined:?}");
+    let report = events.last().unwrap()["report"].clone();
+    assert_eq!(child.wait().unwrap().code(), Some(0), "{report:#}");
+    for host in &hosts[1..] {
+        let copy = std::fs::read(lab.path_in(host, "/data/copy")).unwrap();
+        assert!(copy == data, "{host}");
+        let handed_on = sent(&report, host);
+        assert_eq!(handed_on > 0, *host != "b4", "{host}: {report:#}");
+    }
+    // The copy of the one that joined, one of what the others share, and what they lacked.
+    assert!(sent(&report, "a") < 4 * LEN, "{report:#}");
     close(lab, agents);
 }
