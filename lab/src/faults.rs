@@ -10,6 +10,24 @@ impl Lab {
     /// # Errors
     /// [`LabError::UnknownHost`], [`LabError::UnknownNic`], [`LabError::Program`].
     pub fn set_rate(&self, host: &str, nic: usize, bits_per_second: u64) -> Result<(), LabError> {
+        self.set_ends(host, nic, bits_per_second, true)
+    }
+
+    /// The same of what the interface sends alone.
+    ///
+    /// # Errors
+    /// [`LabError::UnknownHost`], [`LabError::UnknownNic`], [`LabError::Program`].
+    pub fn set_uplink(&self, host: &str, nic: usize, bits_per_second: u64) -> Result<(), LabError> {
+        self.set_ends(host, nic, bits_per_second, false)
+    }
+
+    fn set_ends(
+        &self,
+        host: &str,
+        nic: usize,
+        bits_per_second: u64,
+        both: bool,
+    ) -> Result<(), LabError> {
         let (index, number) = self.nic_index(host, nic)?;
         let planned = &self.wiring().hosts[index][number];
         let burst = {
@@ -25,7 +43,10 @@ impl Lab {
         // bucket smaller than itself, nor would anything behind it.
         let line = |device: &str| self.wiring().cap(device, planned, bits_per_second, burst);
         self.batch(Some(index), "tc", &line(&planned.name))?;
-        self.batch(None, "tc", &line(&planned.port))
+        match both {
+            true => self.batch(None, "tc", &line(&planned.port)),
+            false => Ok(()),
+        }
     }
 
     /// Switches the host's interface off, as its administrator would: the host knows at once.

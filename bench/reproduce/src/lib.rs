@@ -122,7 +122,8 @@ enum Figure {
     SmallFiles,
     /// Four senders to four receivers that want a quarter each, beside sixteen iperf3 at once, in the lab
     OwnParts,
-    /// Copies of one file to 1 to 16 receivers that hand bytes on, beside BitTorrent and multicast; over a trunk, in the lab
+    /// Copies of one file to 1 to 16 receivers that hand bytes on, beside BitTorrent and multicast; over a trunk, between
+    /// nodes that differ, and with receivers that fail, in the lab
     Relays,
     /// TCP connections through a tunnel over two interfaces, and pauses when one goes silent, in the lab
     Tunnel,

@@ -1,22 +1,26 @@
 //! Several copies of one file: receivers that hand bytes on, and without; beside BitTorrent and multicast.
 //!
-//! Three networks of the lab. **Mixed**: senders of 100, 100, 400 and 400 Mbit/s with the file to four receivers of 500. **Equal**: one
+//! Networks of the lab. **Mixed**: senders of 100, 100, 400 and 400 Mbit/s with the file to four receivers of 500. **Equal**: one
 //! sender to 1 to 16 receivers, all of 100 Mbit/s. **Trunk**: one sender to receivers behind a trunk, which every byte crosses once
-//! at best. Sources are one read-only file in the machine's memory, copies lie in each receiver's.
+//! at best. **Uneven**: nodes of unequal speeds, holdings and wants. **Failures**: receivers that die, pause and join in the middle.
+//! Sources are one read-only file in the machine's memory, copies lie in each receiver's.
 
+mod failures;
 mod multicast;
 mod swarm;
+mod trunk;
+mod uneven;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use ropewalk_lab::trunk::{ClusterSpec, LinkSpec, QueueLimit, TrunkSpec};
 use ropewalk_lab::{HostSpec, Lab, LabBuilder, Topology};
 use serde::{Deserialize, Serialize};
 
 use crate::bench::{Bench, Settings, Site};
+use crate::changed::Happened;
 use crate::figures::faults::write_noise;
 use crate::machine;
 use crate::network::{MASTER, capped, hint, tcp_rate, with_program};
@@ -32,12 +36,6 @@ const RECEIVERS: [u64; 4] = [500_000_000; 4];
 /// Cap of every host of the equal network, and its receivers.
 const EQUAL: u64 = 100_000_000;
 const EQUAL_RECEIVERS: [usize; 5] = [1, 2, 4, 8, 16];
-
-/// The trunk, the caps of hosts beside it, its round trip, and the receivers behind it.
-const TRUNK: u64 = 200_000_000;
-const TRUNK_ACCESS: u64 = 400_000_000;
-const TRUNK_ROUND_TRIP: Duration = Duration::from_millis(20);
-const BEHIND: [usize; 4] = [1, 2, 4, 8];
 
 /// Programs that print no version end at once with this.
 const NO_VERSION: &str = "-V";
@@ -130,6 +128,8 @@ struct Sample {
     sent_bytes: u64,
     /// What crossed the trunk to the receivers, where there is one.
     trunk_bytes: Option<u64>,
+    /// When something failed or joined, and when it was over.
+    happened: Option<Happened>,
     /// Ours only: everything about the run.
     moved: Option<Moved>,
 }
@@ -182,6 +182,16 @@ impl Rig<'_> {
         self.lab(topology, &names('a', senders.len()))
     }
 
+    /// Agents on senders and receivers.
+    fn agents(&self, lab: &Lab, senders: usize, receivers: usize) -> Result<Agents> {
+        let mut agents = Agents::new(self.site)?;
+        let roots = ["/data:rw".to_owned()];
+        for host in names('a', senders).iter().chain(&names('b', receivers)) {
+            agents.start_in(lab, host, &roots)?;
+        }
+        Ok(agents)
+    }
+
     /// Copies the file from all senders to all receivers, with agents on them.
     fn copy(
         &self,
@@ -191,11 +201,7 @@ impl Rig<'_> {
         options: &str,
         seconds: f64,
     ) -> Result<Sample> {
-        let mut agents = Agents::new(self.site)?;
-        let roots = ["/data:rw".to_owned()];
-        for host in names('a', senders).iter().chain(&names('b', receivers)) {
-            agents.start_in(lab, host, &roots)?;
-        }
+        let agents = self.agents(lab, senders, receivers)?;
         let from = place('a', senders, &format!("{SOURCE}/{NAME}"));
         let to = place('b', receivers, COPY);
         let arguments = words(&format!("copy {from} {to} {options}"));
@@ -204,6 +210,7 @@ impl Rig<'_> {
             seconds: moved.report.seconds,
             sent_bytes: sent_bytes(lab, senders)?,
             trunk_bytes: None,
+            happened: None,
             moved: Some(moved),
         })
     }
@@ -240,6 +247,7 @@ impl Rig<'_> {
             seconds,
             sent_bytes: sent_bytes(&lab, counts.0)?,
             trunk_bytes: None,
+            happened: None,
             moved: None,
         })
     }
@@ -248,26 +256,6 @@ impl Rig<'_> {
         let lab = self.flat(&[EQUAL], &vec![EQUAL; receivers])?;
         let seconds = equal_seconds(self.bytes, receivers, hands_on);
         self.copy(&lab, (1, receivers), MASTER, relay(hands_on), seconds)
-    }
-
-    /// The master's host is beside the sender.
-    fn behind(&self, receivers: usize, hands_on: bool) -> Result<Sample> {
-        let link = LinkSpec::rate_bits(TRUNK).delay(TRUNK_ROUND_TRIP / 2);
-        let clusters = ClusterSpec {
-            hosts: [2, receivers],
-            access_bits_per_second: Some(TRUNK_ACCESS),
-            trunk: TrunkSpec::symmetric(link.queue(QueueLimit::Packets(400))),
-        };
-        let lab = self.lab(Topology::clusters(&clusters), &names('a', 1))?;
-        let seconds = trunk_seconds(self.bytes, receivers, hands_on);
-        lab.trunk(0).reset_counters()?;
-        let sample = self.copy(&lab, (1, receivers), "a2", relay(hands_on), seconds)?;
-        let crossed = lab.trunk(0).counters()?.a_to_b.link.delivered;
-        Ok(Sample {
-            // IP, TCP and its time stamps.
-            trunk_bytes: Some(crossed.bytes.saturating_sub(crossed.packets * 52)),
-            ..sample
-        })
     }
 }
 
@@ -312,17 +300,14 @@ fn equal_seconds(bytes: u64, receivers: usize, hands_on: bool) -> f64 {
     least_seconds(bytes, &[EQUAL], &vec![EQUAL; receivers], hands_on)
 }
 
-fn trunk_seconds(bytes: u64, receivers: usize, hands_on: bool) -> f64 {
-    let crossings = if hands_on { 1 } else { receivers };
-    crossings as f64 * bytes as f64 * 8.0 / tcp_rate(TRUNK)
-}
-
 /// What is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Point {
     Mixed(Way),
     Equal(usize, bool),
-    Behind(usize, bool),
+    Trunk(trunk::Point),
+    Uneven(uneven::Point),
+    Failure(failures::Failure),
 }
 
 /// Bytes of the file for each network.
@@ -330,7 +315,9 @@ enum Point {
 struct Sizes {
     mixed: u64,
     equal: u64,
-    behind: u64,
+    trunk: u64,
+    uneven: u64,
+    failures: u64,
 }
 
 impl Point {
@@ -344,8 +331,9 @@ impl Point {
         all.push(Self::Equal(1, false));
         all.extend(EQUAL_RECEIVERS.map(|receivers| Self::Equal(receivers, true)));
         all.push(Self::Equal(4, false));
-        all.extend(BEHIND.map(|receivers| Self::Behind(receivers, true)));
-        all.push(Self::Behind(4, false));
+        all.extend(trunk::POINTS.map(Self::Trunk));
+        all.extend(uneven::points().map(Self::Uneven));
+        all.extend(failures::ALL.map(Self::Failure));
         all
     }
 
@@ -353,7 +341,9 @@ impl Point {
         match self {
             Self::Mixed(_) => sizes.mixed,
             Self::Equal(..) => sizes.equal,
-            Self::Behind(..) => sizes.behind,
+            Self::Trunk(_) => sizes.trunk,
+            Self::Uneven(_) => sizes.uneven,
+            Self::Failure(_) => sizes.failures,
         }
     }
 
@@ -367,12 +357,9 @@ impl Point {
                     relay(hands_on)
                 )
             }
-            Self::Behind(receivers, hands_on) => {
-                format!(
-                    "trunk, {bytes} bytes, 1 to {receivers}, {}",
-                    relay(hands_on)
-                )
-            }
+            Self::Trunk(point) => format!("trunk, {bytes} bytes, {}", point.name()),
+            Self::Uneven(point) => format!("uneven, {bytes} bytes, {}", point.name()),
+            Self::Failure(failure) => format!("failures, {bytes} bytes, {}", failure.name()),
         }
     }
 
@@ -382,7 +369,9 @@ impl Point {
             Self::Mixed(Way::Ropewalk { hands_on, .. }) => mixed_seconds(bytes, hands_on),
             Self::Mixed(_) => 1.5 * mixed_seconds(bytes, true),
             Self::Equal(receivers, hands_on) => equal_seconds(bytes, receivers, hands_on),
-            Self::Behind(receivers, hands_on) => trunk_seconds(bytes, receivers, hands_on),
+            Self::Trunk(point) => point.least_seconds(bytes),
+            Self::Uneven(point) => point.least_seconds(bytes).unwrap_or(0.0),
+            Self::Failure(_) => 2.0 * equal_seconds(bytes, 4, true),
         };
         least + START_SECONDS
     }
@@ -391,7 +380,9 @@ impl Point {
         match self {
             Self::Mixed(way) => rig.mixed(way),
             Self::Equal(receivers, hands_on) => rig.equal(receivers, hands_on),
-            Self::Behind(receivers, hands_on) => rig.behind(receivers, hands_on),
+            Self::Trunk(point) => trunk::measure(rig, point),
+            Self::Uneven(point) => uneven::measure(rig, point),
+            Self::Failure(failure) => failures::measure(rig, failure),
         }
     }
 }
@@ -404,12 +395,16 @@ pub(crate) fn run(settings: &Settings) -> Result<bool> {
         true => Sizes {
             mixed: 300_000_000,
             equal: 30_000_000,
-            behind: 30_000_000,
+            trunk: 30_000_000,
+            uneven: 60_000_000,
+            failures: 60_000_000,
         },
         false => Sizes {
             mixed: 1_200_000_000,
             equal: 60_000_000,
-            behind: 60_000_000,
+            trunk: 60_000_000,
+            uneven: 120_000_000,
+            failures: 120_000_000,
         },
     };
     let programs = WAYS.iter().flat_map(|way| way.programs());
@@ -454,7 +449,9 @@ pub(crate) fn run(settings: &Settings) -> Result<bool> {
     let tables = [
         mixed_table(&mut bench, &samples, sizes.mixed)?,
         equal_table(&mut bench, &samples, sizes.equal)?,
-        trunk_table(&mut bench, &samples, sizes.behind),
+        trunk::table(&mut bench, &samples, sizes.trunk),
+        uneven::table(&mut bench, &samples, sizes.uneven)?,
+        failures::table(&mut bench, &samples, sizes.failures)?,
     ];
     bench.finish(&tables)
 }
@@ -591,50 +588,6 @@ fn equal_table(bench: &mut Bench, samples: &[(Point, Sample)], bytes: u64) -> Re
     Ok(table)
 }
 
-const TRUNK_COLUMNS: [(&str, &str); 6] = [
-    ("receivers", "receivers"),
-    ("relay", "relay"),
-    ("seconds", "s"),
-    ("bound_seconds", "bound s"),
-    ("percent_of_bound", "% of bound"),
-    ("trunk_over_size", "over the trunk/size"),
-];
-
-fn trunk_table(bench: &mut Bench, samples: &[(Point, Sample)], bytes: u64) -> Table {
-    let title = format!(
-        "Full copies of one file of {} MB to receivers behind a trunk of 200 Mbit/s and 20 ms that is not declared",
-        bytes / 1_000_000
-    );
-    let mut table = Table::new(title, &TRUNK_COLUMNS);
-    let mut crossed = Vec::new();
-    for (point, sample) in samples {
-        let Point::Behind(receivers, hands_on) = *point else {
-            continue;
-        };
-        let least = trunk_seconds(bytes, receivers, hands_on);
-        let over = sample.trunk_bytes.map(|sent| sent as f64 / bytes as f64);
-        table.row(vec![
-            number(receivers as f64, 0),
-            if hands_on { "auto" } else { "off" }.into(),
-            number(sample.seconds, 2),
-            number(least, 2),
-            number(least / sample.seconds * 100.0, 1),
-            over.map_or(Cell::Empty, |over| number(over, 2)),
-        ]);
-        if let Some(over) = over.filter(|_| hands_on) {
-            crossed.push(format!("{receivers}: {over:.2}"));
-        }
-    }
-    table.note("over the trunk: payload of TCP to the receivers, what is sent twice, hashes and control included. bound: every byte crosses once, or once for each receiver where relays are off.");
-    if !crossed.is_empty() {
-        bench.headline(
-            "N receivers behind a trunk: bytes over it, over the size of the data",
-            crossed.join(", "),
-        );
-    }
-    table
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -655,13 +608,16 @@ mod tests {
         let sizes = |mixed| Sizes {
             mixed,
             equal: 1,
-            behind: 2,
+            trunk: 2,
+            uneven: 3,
+            failures: 4,
         };
         let keys = |mixed| -> std::collections::BTreeSet<String> {
             let all = Point::all(false).into_iter();
             all.map(|point| point.key(sizes(mixed))).collect()
         };
         assert_eq!(keys(3).len(), Point::all(false).len());
-        assert_eq!(keys(3).intersection(&keys(4)).count(), 12);
+        let shared = Point::all(false).len() - WAYS.len();
+        assert_eq!(keys(3).intersection(&keys(4)).count(), shared);
     }
 }
