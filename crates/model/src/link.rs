@@ -69,16 +69,23 @@ pub fn add_links(
         let receivers = problem.receivers.iter().enumerate();
         let receivers = receivers.filter(|(_, node)| link.to.holds(&node.name));
         let receivers: Vec<usize> = receivers.map(|(at, _)| at).collect();
-        if senders.is_empty() || receivers.is_empty() {
-            continue;
-        }
         if let Some(name) = &link.trunk {
+            let relays = problem.receivers.iter().enumerate();
+            let relays = relays.filter(|(_, node)| link.from.holds(&node.name));
+            let relays: Vec<usize> = relays.map(|(at, _)| at).collect();
+            if receivers.is_empty() || (senders.is_empty() && relays.is_empty()) {
+                continue;
+            }
             problem.trunks.push(Trunk {
                 name: name.clone(),
                 cap: room(link, None).max(1),
                 senders,
+                relays,
                 receivers,
             });
+            continue;
+        }
+        if senders.is_empty() || receivers.is_empty() {
             continue;
         }
         for &sender in &senders {
@@ -160,6 +167,16 @@ mod tests {
                         .filter_map(|link| link.trunk.as_deref()).collect();
                     let crossed: Vec<&str> = problem.trunks.iter()
                         .filter(|trunk| trunk.senders.contains(&s) && trunk.receivers.contains(&r))
+                        .map(|trunk| trunk.name.as_str()).collect();
+                    prop_assert_eq!(trunks, crossed);
+                }
+            }
+            for (a, from) in receivers.iter().enumerate() {
+                for (b, to) in receivers.iter().enumerate() {
+                    let trunks = links.iter().filter(|link| in_set(&link.from, from) && in_set(&link.to, to));
+                    let trunks: Vec<&str> = trunks.filter_map(|link| link.trunk.as_deref()).collect();
+                    let crossed: Vec<&str> = problem.trunks.iter()
+                        .filter(|trunk| trunk.relays.contains(&a) && trunk.receivers.contains(&b))
                         .map(|trunk| trunk.name.as_str()).collect();
                     prop_assert_eq!(trunks, crossed);
                 }

@@ -60,13 +60,15 @@ pub struct PairCap {
     pub cap: u64,
 }
 
-/// A limit for all traffic from any of the senders to any of the receivers together.
+/// A limit for all traffic from any of the senders, and from receivers that hand on beside them, to any of the receivers together.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Trunk {
     /// For people; without one it is called by its position.
     pub name: String,
     /// Positions in [`Problem::senders`].
     pub senders: Vec<usize>,
+    /// Positions in [`Problem::receivers`] of those on the side of the senders: what they hand on to `receivers` crosses the trunk, too.
+    pub relays: Vec<usize>,
     /// Positions in [`Problem::receivers`].
     pub receivers: Vec<usize>,
     /// Bytes per second; 0 closes every pair that crosses the trunk.

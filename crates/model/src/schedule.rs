@@ -160,7 +160,8 @@ impl PairIndex {
 /// Finds the trunks that a pair crosses. There are few trunks, so each is asked in turn.
 #[derive(Debug, Clone, Default)]
 pub struct TrunkIndex {
-    sides: Vec<(Vec<bool>, Vec<bool>)>,
+    // Of each trunk, whether each sender and each receiver is before it, and whether each receiver is behind it.
+    sides: Vec<[Vec<bool>; 3]>,
 }
 
 impl TrunkIndex {
@@ -178,7 +179,12 @@ impl TrunkIndex {
         };
         let sides = problem.trunks.iter().map(|trunk| {
             let senders = flags(&trunk.senders, problem.senders.len());
-            (senders, flags(&trunk.receivers, problem.receivers.len()))
+            let receivers = |members: &[usize]| flags(members, problem.receivers.len());
+            [
+                senders,
+                receivers(&trunk.relays),
+                receivers(&trunk.receivers),
+            ]
         });
         Self {
             sides: sides.collect(),
@@ -187,12 +193,21 @@ impl TrunkIndex {
 
     /// Positions in [`Problem::trunks`] that this pair crosses.
     pub fn of(&self, sender: usize, receiver: usize) -> impl Iterator<Item = usize> + '_ {
-        let crosses = move |(senders, receivers): &(Vec<bool>, Vec<bool>)| {
-            senders.get(sender) == Some(&true) && receivers.get(receiver) == Some(&true)
+        self.crossed(0, sender, receiver)
+    }
+
+    /// Positions in [`Problem::trunks`] that what one receiver hands on to another crosses.
+    pub fn between(&self, from: usize, to: usize) -> impl Iterator<Item = usize> + '_ {
+        self.crossed(1, from, to)
+    }
+
+    fn crossed(&self, side: usize, from: usize, to: usize) -> impl Iterator<Item = usize> + '_ {
+        let crosses = move |sides: &[Vec<bool>; 3]| {
+            sides[side].get(from) == Some(&true) && sides[2].get(to) == Some(&true)
         };
         let sides = self.sides.iter().enumerate();
         sides
-            .filter(move |(_, side)| crosses(side))
+            .filter(move |(_, sides)| crosses(sides))
             .map(|(index, _)| index)
     }
 }

@@ -33,14 +33,17 @@ impl Kind {
             let members: std::collections::HashSet<usize> = members.iter().copied().collect();
             all.iter().all(|node| members.contains(node))
         };
-        let all_wide = problem
-            .trunks
-            .iter()
-            .all(|t| covers(&t.senders, &senders) && covers(&t.receivers, &receivers));
+        // One without senders concerns only what receivers hand on.
+        let trunks = problem.trunks.iter().enumerate();
+        let mut trunks = trunks.filter(|(_, trunk)| !trunk.senders.is_empty());
+        let all_wide = trunks
+            .clone()
+            .all(|(_, t)| covers(&t.senders, &senders) && covers(&t.receivers, &receivers));
         if !all_wide {
             return Self::General;
         }
-        let narrowest = (0..problem.trunks.len()).min_by_key(|&t| problem.trunks[t].cap);
+        let narrowest = trunks.by_ref().min_by_key(|(_, trunk)| trunk.cap);
+        let narrowest = narrowest.map(|(at, _)| at);
         if problem.pair_caps.is_empty() {
             return Self::Sides { trunk: narrowest };
         }

@@ -16,6 +16,9 @@ mod groups;
 mod layout;
 mod links;
 mod plan;
+mod sites;
+
+use plan::Spread;
 
 pub use bound::{relay_bound, relays};
 pub use groups::LANES_PER_NODE_MAX;
@@ -59,7 +62,8 @@ impl RelayPlan {
 /// Beyond that receivers form groups of 48: those that want the same stay together, and groups of one kind feed one
 /// another in a tree, three from each, which takes 4 to 8 % more of the members' uplinks and a hop for each
 /// level; a group of mixed wants fetches all that it wants from senders once. With caps and trunks the best of a few plans
-/// in which receivers hand on more and more; none where one is closed. A plan of more than 6 million runs
+/// in which receivers hand on more and more, among them some in which what is wanted behind a trunk crosses it once and spreads there;
+/// none where a pair is closed. A plan of more than 6 million runs
 /// is not made. Cost: that of the flow, and O(runs × log); at 10,000 receivers with full copies half a million
 /// runs. Deterministic.
 ///
@@ -141,9 +145,15 @@ pub fn plan_to_bound(problem: &Problem, bound: &Bound) -> Result<RelayPlan, Plan
         true => SLOWER_MAX,
         false => 0,
     };
+    let spreads: &[Spread] = match problem.trunks.is_empty() {
+        true => &[Spread::Everywhere],
+        false => &[Spread::OnceOverTrunks, Spread::Everywhere, Spread::Sites],
+    };
     let mut best: Option<RelayPlan> = None;
-    for slower in 0..=slower_max {
-        let Some(schedule) = plan::with_relays(problem, slower) else {
+    let ways =
+        (0..=slower_max).flat_map(|slower| spreads.iter().map(move |spread| (slower, *spread)));
+    for (slower, spread) in ways {
+        let Some(schedule) = plan::with_relays(problem, slower, spread) else {
             continue;
         };
         let seconds = schedule.predicted_seconds(problem);

@@ -116,22 +116,7 @@ impl Side {
     ///
     /// Every stretch of every layer has a node. Cost O(rows × layers × log).
     pub(crate) fn layered(everywhere: &[Carrier<'_>], layers: &[Layer<'_>]) -> Self {
-        let mut side = Self {
-            members: Vec::new(),
-            atoms: Vec::new(),
-            spans: Vec::new(),
-            first_span: vec![0],
-            layers: Vec::new(),
-        };
-        let mut begins = vec![0];
-        for layer in layers {
-            let atoms = layer.demand.iter().map(|&(range, copies)| Atom {
-                range,
-                bytes: u128::from(range.len()) * u128::from(copies),
-            });
-            side.atoms.extend(atoms);
-            begins.push(side.atoms.len());
-        }
+        let (mut side, begins) = Self::of_layers(layers);
         for &node in everywhere {
             side.add_member(node, begins.windows(2));
         }
@@ -140,8 +125,37 @@ impl Side {
                 side.add_member(node, std::iter::once(begins));
             }
         }
-        side.layers = begins.into_iter().map(|begin| begin as u32).collect();
         side
+    }
+
+    /// The same, where each node can carry bytes of the layers that stand beside it, in ascending order. Nodes of a layer are not regarded.
+    pub(crate) fn placed(carriers: &[(Carrier<'_>, Vec<usize>)], layers: &[Layer<'_>]) -> Self {
+        let (mut side, begins) = Self::of_layers(layers);
+        for (node, own) in carriers {
+            side.add_member(*node, own.iter().map(|&layer| &begins[layer..layer + 2]));
+        }
+        side
+    }
+
+    /// A side without nodes, and where each layer begins in its atoms, and their end.
+    fn of_layers(layers: &[Layer<'_>]) -> (Self, Vec<usize>) {
+        let mut atoms = Vec::new();
+        let mut begins = vec![0];
+        for layer in layers {
+            atoms.extend(layer.demand.iter().map(|&(range, copies)| Atom {
+                range,
+                bytes: u128::from(range.len()) * u128::from(copies),
+            }));
+            begins.push(atoms.len());
+        }
+        let side = Self {
+            members: Vec::new(),
+            atoms,
+            spans: Vec::new(),
+            first_span: vec![0],
+            layers: begins.iter().map(|&begin| begin as u32).collect(),
+        };
+        (side, begins)
     }
 
     /// Adds a node with its runs in some layers, each `[begin, end]` in the atoms.

@@ -8,7 +8,7 @@ use microlp::{ComparisonOp, OptimizationDirection, Problem as Program, Variable}
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
 use ropewalk_model::problem::case::Case;
-use ropewalk_model::problem::{Problem, Receiver, Sender, Trunk};
+use ropewalk_model::problem::{Destination, Problem, Receiver, Sender, Trunk};
 use ropewalk_model::range::{Range, RangeSet};
 use ropewalk_sched::{
     LANES_PER_NODE_MAX, RelayPlan, bound, gaining_relays, plan_auto, plan_relays, relay_bound,
@@ -112,7 +112,8 @@ fn copies(ups: &[u64], receivers: &[(u64, u64)], bytes: u64) -> Problem {
 }
 
 /// Least time as it is stated: a variable for each byte, node that has it in the end, and receiver; every byte
-/// leaves a sender at least once. A receiver of a shared destination hands on no more than it takes, for each peer.
+/// leaves a sender at least once, and gets at least once behind a trunk that all who could take it for somebody are behind. A receiver of a
+/// shared destination hands on no more than it takes, for each peer.
 fn least_seconds(problem: &Problem) -> f64 {
     let mut program = Program::new(OptimizationDirection::Minimize);
     let time = program.add_var(1.0, (0.0, f64::INFINITY));
@@ -130,6 +131,7 @@ fn least_seconds(problem: &Problem) -> f64 {
             continue;
         }
         let lists = |r: usize| problem.receivers[r].ranges.contains(offset);
+        let ways = (direct.len(), relayed.len());
         let mut first: Vec<(Variable, f64)> = Vec::new();
         // For each receiver, what it gets; for each relay and destination, what passes.
         let mut gets: Vec<Vec<(Variable, f64)>> = vec![Vec::new(); problem.receivers.len()];
@@ -172,6 +174,19 @@ fn least_seconds(problem: &Problem) -> f64 {
             program.add_constraint(row, ComparisonOp::Le, 0.0);
         }
         program.add_constraint(first, ComparisonOp::Ge, 1.0);
+        for trunk in &problem.trunks {
+            let is_behind = |r: &usize| trunk.receivers.contains(r);
+            let alive = |r: &&usize| lists(**r) && problem.receivers[**r].down > 0;
+            let takers = |d: &Destination| d.receivers.iter().filter(alive).all(is_behind);
+            if !wanted().any(takers) {
+                continue;
+            }
+            let direct = direct[ways.0..].iter().filter(|way| is_behind(&way.1));
+            let relayed = relayed[ways.1..].iter();
+            let relayed = relayed.filter(|way| is_behind(&way.1) && !is_behind(&way.0));
+            let into = direct.chain(relayed).map(|way| (way.2, 1.0));
+            program.add_constraint(into.collect::<Vec<_>>(), ComparisonOp::Ge, 1.0);
+        }
     }
     let mut limit = |speed: u64, ways: Vec<Variable>| {
         let ways = ways.into_iter().map(|way| (way, 1.0));
@@ -202,7 +217,10 @@ fn least_seconds(problem: &Problem) -> f64 {
     }
     for trunk in &problem.trunks {
         let crosses = |s, r| trunk.senders.contains(&s) && trunk.receivers.contains(&r);
-        limit(trunk.cap, of(&direct, &crosses));
+        let mut ways = of(&direct, &crosses);
+        let crosses = |from, r| trunk.relays.contains(&from) && trunk.receivers.contains(&r);
+        ways.extend(of(&relayed, &crosses));
+        limit(trunk.cap, ways);
     }
     let solution = program.solve().unwrap().into_solution().unwrap();
     solution.objective()
@@ -431,6 +449,7 @@ fn a_trunk_is_crossed_once() {
         senders: (0..4).collect(),
         receivers: (0..8).collect(),
         cap: 1_000,
+        ..Trunk::default()
     }];
     let (plan, _) = planned(&problem);
     let crossed = plan.schedule.loads(&problem).nodes.trunks[0];
@@ -445,6 +464,49 @@ fn a_trunk_is_crossed_once() {
     // Others may be named that are as busy, since the program has several solutions.
     assert!(found.binding.contains(&"trunk wan".to_owned()), "{found:?}");
     assert!((found.seconds - 1e6).abs() < 1.0, "{found:?}");
+}
+
+/// Two clusters, the senders in one of them: bytes cross the trunk once, from senders or from receivers beside them, whichever has
+/// the uplink for it.
+#[test]
+fn a_cluster_feeds_the_other_over_the_trunk() {
+    let sides = |senders: usize, near: usize, far: usize, cap| {
+        let ups = vec![1_000; senders];
+        let mut problem = copies(&ups, &vec![(9_000, 1_000); near + far], 1_000_000_000);
+        problem.trunks = vec![Trunk {
+            name: "wan".to_owned(),
+            senders: (0..senders).collect(),
+            relays: (0..near).collect(),
+            receivers: (near..near + far).collect(),
+            cap,
+        }];
+        problem
+    };
+    for (senders, near, far, cap, least) in [
+        // The sender's uplink; the trunk; the uplinks of all.
+        (1, 4, 4, 1_000, 1_000_000.0),
+        (1, 4, 4, 500, 2_000_000.0),
+        (4, 4, 4, 1_200, 833_333.3),
+        (4, 4, 4, 10_000, 666_666.7),
+        (2, 0, 8, 500, 2_000_000.0),
+        (2, 1, 8, 700, 1_428_571.4),
+    ] {
+        let problem = sides(senders, near, far, cap);
+        let (plan, hops) = planned(&problem);
+        let crossed = plan.schedule.loads(&problem).nodes.trunks[0];
+        println!(
+            "{senders} to {near} and {far} over {cap}: {} s, bound {}, {crossed} crossed, {hops} hops",
+            plan.seconds, plan.bound_seconds
+        );
+        let is_least = (plan.bound_seconds / least - 1.0).abs() < 1e-6;
+        assert!(is_least, "{} s, {least} s", plan.bound_seconds);
+        assert!(
+            plan.gap() < 0.02,
+            "{} s, bound {}",
+            plan.seconds,
+            plan.bound_seconds
+        );
+    }
 }
 
 /// Transfers have relays where these gain a tenth, and not below; one receiver, and receivers of different bytes, never do.

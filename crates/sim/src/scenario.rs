@@ -103,8 +103,10 @@ pub struct Scenario {
     pub speeds: Vec<Speed>,
     /// True limits between a sender and a receiver (node numbers), bytes per second.
     pub pair_caps: BTreeMap<(u32, u32), f64>,
-    /// A trunk that is not declared: the first node behind it, as all after that, and its bytes per second each way.
+    /// A trunk: the first node behind it, as all after that, and its bytes per second each way.
     pub trunk: Option<(u32, f64)>,
+    /// Whether the trunk is declared to the master, by its name "wan", in the direction of the nodes behind it.
+    pub declares_trunk: bool,
     /// Rails between any two nodes, numbered from 0. They share the nodes' speeds.
     pub rails: u32,
     /// Where no rail connects, data goes through the command's host; its way counts as a rail after the others.
@@ -161,6 +163,7 @@ impl Scenario {
             speeds,
             pair_caps: BTreeMap::new(),
             trunk: None,
+            declares_trunk: false,
             rails: 1,
             has_tunnel: false,
             scheduler: "auto".into(),

@@ -3,12 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use ropewalk_model::{
-    Instant, Nanos, Problem, RangeSet, ReceiverRun, receiver_runs, relay_runs, verify_relays,
+    ByteRate, Instant, Link, Nanos, NodeSet, Problem, RangeSet, ReceiverRun, receiver_runs,
+    relay_runs, verify_relays,
 };
 use ropewalk_proto::control::{Options, Same, ToAgent, to_agent};
 use ropewalk_proto::coordinator::{
-    Action, Coordinator, Destinations, Incomplete, Mapping, Planned, PlannedRun, Purpose, Rails,
-    Relay, Setup, Sources,
+    Action, Coordinator, Destinations, Incomplete, Mapping, NodeSetup, Planned, PlannedRun,
+    Purpose, Rails, Relay, Setup, Sources,
 };
 use ropewalk_proto::report::Outcome;
 use ropewalk_sched::{AUTO, PlanError, Scheduler};
@@ -106,7 +107,7 @@ impl<'a> World<'a> {
             },
             filter: Vec::new(),
             files: None,
-            links: Vec::new(),
+            links: links(scenario),
             source_name: String::new(),
             relay: scenario.relay,
         };
@@ -527,6 +528,25 @@ fn network(scenario: &Scenario) -> Network {
         Some((behind, rate)) => network.trunk(behind, rate),
         None => network,
     }
+}
+
+/// The trunk, where it is declared.
+fn links(scenario: &Scenario) -> Vec<Link> {
+    let declared = scenario.trunk.filter(|_| scenario.declares_trunk);
+    let link = declared.map(|(behind, rate)| {
+        let (near, far) = scenario.nodes.split_at(behind as usize);
+        let named = |nodes: &[NodeSetup]| NodeSet {
+            nodes: nodes.iter().map(|node| node.name.clone()).collect(),
+            ..NodeSet::default()
+        };
+        Link {
+            trunk: Some("wan".to_owned()),
+            rate: ByteRate(rate as u64),
+            from: named(near),
+            to: named(far),
+        }
+    });
+    link.into_iter().collect()
 }
 
 /// Files of rows have no disk here, which could have something of an earlier transfer.

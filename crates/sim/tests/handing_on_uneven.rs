@@ -101,6 +101,38 @@ fn bytes_cross_a_trunk_once() {
     }
 }
 
+/// The same trunk where it is declared, and one with receivers on both sides: bytes cross it once, whoever hands them over.
+#[test]
+fn bytes_cross_a_declared_trunk_once() {
+    const LEN: u64 = 30 * MIB;
+    let all = Range::new(0, LEN);
+    let fast = Speed::both(4.0 * LINK);
+    for (near, far, trunk) in [(0, 4, 2.0), (0, 8, 2.0), (3, 4, 2.0), (4, 4, 4.0)] {
+        for (spread, declared) in [(1.0, true), (1.0, false), (2.0, true), (2.0, false)] {
+            let receivers = vec![(fast, all); near + far];
+            let mut scenario = network(&[(fast, all)], &receivers).uneven(spread, 0);
+            if declared {
+                scenario = scenario.declared();
+            }
+            scenario.trunk = Some((1 + near as u32, trunk * LINK));
+            scenario.declares_trunk = true;
+            let ended = scenario.run();
+            let bound = f64::max(
+                LEN as f64 / (trunk * LINK),
+                bound(&[(fast, all)], &receivers),
+            );
+            let (share, behind) = (moving(&ended) / bound, 1 + near as u32);
+            let crossed = ended.carried_where(|from, to| from < behind && to >= behind);
+            let crossed = crossed / LEN as f64;
+            println!(
+                "{near} before and {far} behind a trunk of {trunk}, spread {spread}, declared {declared}: {share:.3} of the bound, crossed {crossed:.3} times"
+            );
+            assert!(crossed < if spread > 1.0 { 1.3 } else { 1.1 }, "{crossed}");
+            assert!(share < 1.4, "{share} of the bound");
+        }
+    }
+}
+
 /// Nodes that differ, of which no speeds are declared or all, where connections are equal and where they are not.
 #[test]
 fn uneven_nodes_take_little_longer() {

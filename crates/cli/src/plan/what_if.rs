@@ -128,6 +128,7 @@ pub(crate) fn apply(problem: &mut Problem, change: &Change) -> Result<(), Change
                 senders: all(Side::Writer, writers)?,
                 receivers: all(Side::Reader, readers)?,
                 cap: *cap,
+                ..Trunk::default()
             };
             problem.trunks.push(trunk);
             Ok(())
@@ -310,12 +311,14 @@ fn share_links(problem: &mut Problem, side: Side, old: usize, new: usize) {
     let copies: Vec<PairCap> = copies.collect();
     problem.pair_caps.extend(copies);
     for trunk in &mut problem.trunks {
-        let members = match side {
-            Side::Writer => &mut trunk.senders,
-            Side::Reader => &mut trunk.receivers,
+        let lists = match side {
+            Side::Writer => vec![&mut trunk.senders],
+            Side::Reader => vec![&mut trunk.relays, &mut trunk.receivers],
         };
-        if members.contains(&old) {
-            members.push(new);
+        for members in lists {
+            if members.contains(&old) {
+                members.push(new);
+            }
         }
     }
 }
@@ -338,6 +341,7 @@ fn remove_receiver(problem: &mut Problem, at: usize) {
         pair.receiver -= usize::from(pair.receiver > at);
     }
     for trunk in &mut problem.trunks {
+        leave(&mut trunk.relays, at);
         leave(&mut trunk.receivers, at);
     }
 }

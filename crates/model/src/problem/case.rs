@@ -103,10 +103,12 @@ impl Case {
         let pair_caps = pair_caps.collect::<Result<_, CaseError>>()?;
         let trunks = file.trunks.iter().map(|trunk| {
             let senders = trunk.writers.iter().map(|name| writer("trunks", name));
+            let relays = trunk.relays.iter().map(|name| reader("trunks", name));
             let receivers = trunk.readers.iter().map(|name| reader("trunks", name));
             Ok(Trunk {
                 name: trunk.name.clone(),
                 senders: senders.collect::<Result<_, CaseError>>()?,
+                relays: relays.collect::<Result<_, CaseError>>()?,
                 receivers: receivers.collect::<Result<_, CaseError>>()?,
                 cap: trunk.cap,
             })
@@ -214,6 +216,8 @@ struct CaseTrunk {
     #[serde(default)]
     name: String,
     writers: Vec<String>,
+    #[serde(default)]
+    relays: Vec<String>,
     readers: Vec<String>,
     cap: u64,
 }

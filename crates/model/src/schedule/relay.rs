@@ -10,7 +10,7 @@ use crate::problem::Problem;
 use crate::range::{Range, RangeSet};
 
 use super::verify::{Given, VerifyError};
-use super::{Assignment, Loads, Schedule};
+use super::{Assignment, Loads, Schedule, TrunkIndex};
 
 /// One run of bytes that one receiver hands on to another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -66,6 +66,7 @@ impl RelaySchedule {
     /// Bytes on each node, capped pair and trunk. Cost O(runs × (1 + trunks) + pair caps).
     #[must_use]
     pub fn loads(&self, problem: &Problem) -> RelayLoads {
+        let trunks = TrunkIndex::new(problem);
         let mut nodes = self.direct.loads(problem);
         let mut uplinks = vec![0; problem.receivers.len()];
         for run in &self.relayed {
@@ -75,6 +76,9 @@ impl RelaySchedule {
             }
             if let Some(load) = nodes.receivers.get_mut(run.to) {
                 *load += bytes;
+            }
+            for trunk in trunks.between(run.from, run.to) {
+                nodes.trunks[trunk] += bytes;
             }
         }
         RelayLoads { nodes, uplinks }
@@ -128,15 +132,16 @@ pub fn verify_relays(problem: &Problem, schedule: &RelaySchedule) -> Result<u32,
     for run in &schedule.direct.assignments {
         given.direct(run)?;
     }
+    let trunks = TrunkIndex::new(problem);
     for run in schedule.relayed.iter().filter(|run| !run.range.is_empty()) {
-        check_relayed(problem, run)?;
+        check_relayed(problem, &trunks, run)?;
         given.add(run.to, run.range);
     }
     given.each_byte_once()?;
     hops(problem, schedule)
 }
 
-fn check_relayed(problem: &Problem, run: &Relayed) -> Result<(), VerifyError> {
+fn check_relayed(problem: &Problem, trunks: &TrunkIndex, run: &Relayed) -> Result<(), VerifyError> {
     let (range, nodes) = (run.range, &problem.receivers);
     let (Some(from), Some(to)) = (nodes.get(run.from), nodes.get(run.to)) else {
         return Err(VerifyError::UnknownRelay {
@@ -151,7 +156,9 @@ fn check_relayed(problem: &Problem, run: &Relayed) -> Result<(), VerifyError> {
             range,
         });
     }
-    if from.relay_up.unwrap_or(0) == 0 || to.down == 0 {
+    let mut trunks = trunks.between(run.from, run.to);
+    let is_closed = trunks.any(|trunk| problem.trunks[trunk].cap == 0);
+    if from.relay_up.unwrap_or(0) == 0 || to.down == 0 || is_closed {
         return Err(VerifyError::Closed {
             sender: from.name.clone(),
             receiver: to.name.clone(),
@@ -201,7 +208,7 @@ fn hops(problem: &Problem, schedule: &RelaySchedule) -> Result<u32, VerifyError>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::problem::{Receiver, Sender};
+    use crate::problem::{Receiver, Sender, Trunk};
 
     /// A sender of bytes 0 to 10 and three receivers that want them; the last hands nothing on.
     fn problem() -> Problem {
@@ -299,6 +306,34 @@ mod tests {
         );
         // Bytes 0 to 10 go by c, a and b to d; bytes 20 to 30 by b, d and c to a.
         assert_eq!(verify_relays(&problem, &plan), Ok(4));
+    }
+
+    /// What receivers before a trunk hand on to those behind it crosses the trunk; through a closed one nothing passes.
+    #[test]
+    fn trunks_between_receivers_count() {
+        let mut problem = problem();
+        problem.trunks = vec![Trunk {
+            senders: vec![0],
+            relays: vec![0],
+            receivers: vec![1, 2],
+            cap: 2,
+            ..Trunk::default()
+        }];
+        let plan = RelaySchedule::from_runs(
+            vec![direct(0, 10, 0), direct(8, 10, 1)],
+            vec![relayed(0, 8, 0, 1), relayed(0, 10, 1, 2)],
+        );
+        assert_eq!(verify_relays(&problem, &plan), Ok(3));
+        assert_eq!(plan.loads(&problem).nodes.trunks, [10]);
+        let again = RelaySchedule::from_runs(
+            vec![direct(0, 10, 0)],
+            vec![relayed(0, 10, 0, 1), relayed(0, 10, 0, 2)],
+        );
+        assert_eq!(again.loads(&problem).nodes.trunks, [20]);
+        assert_eq!(again.predicted_seconds(&problem), 10.0);
+        problem.trunks[0].cap = 0;
+        let closed = verify_relays(&problem, &again).unwrap_err();
+        assert!(matches!(closed, VerifyError::Closed { sender, .. } if sender == "r0"));
     }
 
     /// Each fault of a relay is found and named.

@@ -311,6 +311,7 @@ mod tests {
                 senders: vec![1, 0],
                 receivers: vec![0],
                 cap,
+                ..Trunk::default()
             }];
             for problem in [paired, trunked] {
                 let closed = matches!(verdict(&problem, &pieces), Err(VerifyError::Closed { .. }));

@@ -34,7 +34,7 @@ impl Coordinator {
             && !options.lane().is_of_datagrams()
             && !options.fixed
             && !options.dry_run
-            && self.setup.links.is_empty()
+            && self.setup.links.iter().all(|link| link.trunk.is_some())
             && self.receivers().take(RECEIVERS_MAX + 1).count() <= RECEIVERS_MAX
     }
 

@@ -33,17 +33,26 @@ pub(crate) struct Clusters {
 }
 
 impl Clusters {
-    /// All in one group.
-    pub(crate) fn one(destinations: usize) -> Self {
-        Self {
-            of: vec![0; destinations],
-            groups: vec![vec![(0..destinations).collect()]],
+    /// All of a site in one group.
+    ///
+    /// * `sites`: for each destination its site.
+    pub(crate) fn one(sites: &[usize]) -> Self {
+        let mut clusters = Self {
+            of: vec![0; sites.len()],
+            groups: Vec::new(),
+        };
+        let last = sites.iter().copied().max().unwrap_or(0);
+        for site in 0..=last {
+            let own = (0..sites.len()).filter(|&destination| sites[destination] == site);
+            clusters.add(vec![own.collect()]);
         }
+        clusters
     }
 
     /// Groups.
     ///
     /// * `relays`: for each destination the receiver that hands on, if any.
+    /// * `sites`: for each destination its site; no group has members of two.
     ///
     /// Receivers that want the same bytes stay together, in groups of about [`GROUP_MAX`]; others are joined in
     /// order of what they want, as far as one group holds them. Cost O(destinations × log).
@@ -51,6 +60,7 @@ impl Clusters {
         problem: &Problem,
         destinations: &[Destination],
         relays: &[Option<usize>],
+        sites: &[usize],
     ) -> Self {
         let uplink = |destination: usize| {
             let speed = relays[destination].map(|r| problem.receivers[r].relay_up.unwrap_or(0));
@@ -60,14 +70,21 @@ impl Clusters {
         let mut order: Vec<usize> = (0..destinations.len()).collect();
         order.sort_by(|&a, &b| {
             let key = |d: usize| (Reverse(uplink(d)), d);
-            wanted(a).cmp(wanted(b)).then(key(a).cmp(&key(b)))
+            let family = |d: usize| (sites[d], wanted(d));
+            family(a).cmp(&family(b)).then(key(a).cmp(&key(b)))
         });
         let mut clusters = Self {
             of: vec![0; destinations.len()],
             groups: Vec::new(),
         };
         let mut mixed: Vec<usize> = Vec::new();
-        for family in order.chunk_by(|&a, &b| wanted(a) == wanted(b)) {
+        for family in order.chunk_by(|&a, &b| sites[a] == sites[b] && wanted(a) == wanted(b)) {
+            if mixed
+                .first()
+                .is_some_and(|&other| sites[other] != sites[family[0]])
+            {
+                clusters.add(vec![std::mem::take(&mut mixed)]);
+            }
             if family.len() > GROUP_MAX {
                 clusters.add(dealt(family));
                 continue;

@@ -188,6 +188,43 @@ impl<'p> Layout<'p> {
         }
     }
 
+    /// How many parts of this stretch senders are to give so far.
+    pub(crate) fn asked_len(&self) -> usize {
+        self.asked.len()
+    }
+
+    /// Has relays elsewhere give parts of this stretch in place of senders.
+    ///
+    /// * `from`: the first of these parts.
+    /// * `carried`: destination and bytes of each relay.
+    pub(crate) fn enter(&mut self, from: usize, carried: &[(usize, u128)]) {
+        let parts = self.asked.split_off(from);
+        let mut relays = carried.iter().copied();
+        let mut current = relays.next();
+        for (mut part, wanter) in parts {
+            while let Some((owner, left)) = current.filter(|_| !part.is_empty()) {
+                let bytes = u128::from(part.len()).min(left) as u64;
+                let end = part.start + bytes;
+                let piece = Range::new(part.start, end);
+                relay(
+                    self.takers,
+                    self.relays,
+                    &mut self.relayed,
+                    (piece, owner),
+                    wanter,
+                );
+                part.start = end;
+                current = match left - u128::from(bytes) {
+                    0 => relays.next(),
+                    rest => Some((owner, rest)),
+                };
+            }
+            if !part.is_empty() {
+                self.asked.push((part, wanter));
+            }
+        }
+    }
+
     fn hand_on(&mut self, part: Part, wanters: &[usize]) {
         for &wanter in wanters.iter().filter(|&&wanter| wanter != part.1) {
             relay(self.takers, self.relays, &mut self.relayed, part, wanter);

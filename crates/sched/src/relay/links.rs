@@ -1,9 +1,11 @@
 //! The bound with relays where pair caps and trunks count: a linear program.
 //!
 //! Unknown are the share x of each stretch that each receiver gets from each sender, the share z that it gets from
-//! fellow receivers, the copies y that each relay makes, and the time t. For each stretch and destination, x and z
-//! sum to 1; all x of a stretch to at least 1, the first copy; z to at most y. No receiver gets from itself.
-//! Limits have bytes <= speed × t. Every plan satisfies this, so the least t is a bound; whether a plan reaches
+//! fellow receivers of each site, the copies y that each relay makes, and the time t. A site is all receivers that the same trunks
+//! lie before and behind. For each stretch and destination, x and z
+//! sum to 1; all x of a stretch to at least 1, the first copy; z from a site to at most y of its relays. No receiver gets from itself.
+//! Where all that could take a destination's bytes are behind a trunk, each byte gets behind it once: from a sender, or from a site that
+//! is not behind it. Limits have bytes <= speed × t. Every plan satisfies this, so the least t is a bound; whether a plan reaches
 //! it is not known, since caps can keep a set of receivers apart from all others.
 
 use std::collections::HashMap;
@@ -14,6 +16,7 @@ use ropewalk_model::problem::{Destination, Problem};
 use ropewalk_model::range::Range;
 
 use super::copies::{hands_on, stretches};
+use super::sites::Sites;
 use crate::Bound;
 use crate::links::Limits;
 
@@ -50,8 +53,8 @@ pub(super) fn with_links(problem: &Problem, plain: &Bound, nodes: Bound) -> Boun
 struct Of {
     /// From senders: sender, receiver, share.
     direct: Vec<(usize, usize, Variable)>,
-    /// From fellow receivers: receiver, share.
-    relayed: Vec<(usize, Variable)>,
+    /// From fellow receivers: their site, receiver, share.
+    relayed: Vec<(usize, usize, Variable)>,
     /// Copies made: receiver, shares of all its peers together.
     made: Vec<(usize, Variable)>,
 }
@@ -65,6 +68,7 @@ fn solve(problem: &Problem, plain_seconds: f64) -> Option<(f64, Vec<String>)> {
     }
     let limits = Limits::new(problem);
     let open = OpenPairs::new(problem);
+    let sites = Sites::new(problem);
     let mut program = Program::new(OptimizationDirection::Minimize);
     let time = program.add_var(1.0, (0.0, f64::INFINITY));
     // By limit, those of relays after all others: (share, bytes that it stands for).
@@ -78,11 +82,20 @@ fn solve(problem: &Problem, plain_seconds: f64) -> Option<(f64, Vec<String>)> {
             .iter()
             .filter(|s| s.ranges.contains_range(range));
         // Before any is made: 10,000 nodes of each side are 100 million pairs.
-        variables += takers.len().saturating_mul(holders.count() + 2);
+        variables += takers
+            .len()
+            .saturating_mul(holders.count() + 1 + sites.count());
         if variables > VARIABLES_MAX {
             return None;
         }
-        let of = stretch(problem, &takers, &open, &mut program, range, copies);
+        let of = stretch(
+            problem,
+            &takers,
+            (&open, &sites),
+            &mut program,
+            range,
+            copies,
+        );
         let bytes = range.len() as f64;
         for &(sender, receiver, share) in &of.direct {
             for limit in limits.of(sender, receiver) {
@@ -90,9 +103,13 @@ fn solve(problem: &Problem, plain_seconds: f64) -> Option<(f64, Vec<String>)> {
                 row.push((share, bytes));
             }
         }
-        for &(receiver, share) in &of.relayed {
+        for &(site, receiver, share) in &of.relayed {
             let limit = problem.senders.len() + receiver;
             rows.entry(limit).or_default().push((share, bytes));
+            for trunk in sites.crossed(site, receiver) {
+                let limit = uplinks_from - problem.trunks.len() + trunk;
+                rows.entry(limit).or_default().push((share, bytes));
+            }
         }
         for &(receiver, share) in &of.made {
             let row = rows.entry(uplinks_from + receiver).or_default();
@@ -159,7 +176,7 @@ fn takers(problem: &Problem, destinations: &[Destination], range: Range) -> Vec<
 fn stretch(
     problem: &Problem,
     takers: &[(usize, usize)],
-    open: &OpenPairs,
+    (open, sites): (&OpenPairs, &Sites),
     program: &mut Program,
     range: Range,
     copies: u64,
@@ -168,8 +185,13 @@ fn stretch(
     let holds = |s: &usize| problem.senders[*s].ranges.contains_range(range);
     let holders: Vec<usize> = (0..problem.senders.len()).filter(holds).collect();
     let mut of = Of::default();
-    // What a receiver gets from others, and the copies that it makes itself.
-    let mut own: Vec<[Variable; 2]> = Vec::new();
+    // What a receiver gets from others of its site, and the copies that it makes itself.
+    let mut own: Vec<(usize, [Variable; 2])> = Vec::new();
+    // Sites of relays.
+    let relays = takers.iter().filter(|taker| hands_on(problem, taker.1));
+    let mut from: Vec<usize> = relays.map(|taker| sites.of[taker.1]).collect();
+    from.sort_unstable();
+    from.dedup();
     for takers in takers.chunk_by(|a, b| a.0 == b.0) {
         let mut all: Vec<(Variable, f64)> = Vec::new();
         for &(_, receiver) in takers {
@@ -178,34 +200,60 @@ fn stretch(
                 of.direct.push((sender, receiver, direct));
                 all.push((direct, 1.0));
             }
-            if copies > 1 {
-                let relayed = share(program);
-                of.relayed.push((receiver, relayed));
-                all.push((relayed, 1.0));
-                if hands_on(problem, receiver) {
-                    let made = share(program);
-                    of.made.push((receiver, made));
-                    own.push([relayed, made]);
+            if copies == 1 {
+                continue;
+            }
+            let site = sites.of[receiver];
+            let mut within = None;
+            for &other in &from {
+                let mut trunks = sites.crossed(other, receiver);
+                if trunks.any(|trunk| problem.trunks[trunk].cap == 0) {
+                    continue;
                 }
+                let relayed = share(program);
+                of.relayed.push((other, receiver, relayed));
+                all.push((relayed, 1.0));
+                within = within.or((other == site).then_some(relayed));
+            }
+            if hands_on(problem, receiver) {
+                let made = share(program);
+                of.made.push((receiver, made));
+                own.extend(within.map(|relayed| (site, [relayed, made])));
             }
         }
         program.add_constraint(all, ComparisonOp::Eq, 1.0);
     }
     let first = of.direct.iter().map(|x| (x.2, 1.0));
     program.add_constraint(first.collect::<Vec<_>>(), ComparisonOp::Ge, 1.0);
-    if copies > 1 {
-        // All copies that are made, as a variable: rows of all for each receiver would be as many entries as pairs of them.
+    for site in from.into_iter().filter(|_| copies > 1) {
+        // All copies that a site makes, as a variable: rows of all for each receiver would be as many entries as pairs of them.
         let copied = share(program);
-        let made = of.made.iter().map(|y| (y.1, 1.0));
+        let made = of.made.iter().filter(|y| sites.of[y.0] == site);
+        let made = made.map(|y| (y.1, 1.0));
         let made = made.chain(std::iter::once((copied, -1.0)));
         program.add_constraint(made.collect::<Vec<_>>(), ComparisonOp::Eq, 0.0);
-        let got = of.relayed.iter().map(|z| (z.1, 1.0));
+        let got = of.relayed.iter().filter(|z| z.0 == site);
+        let got = got.map(|z| (z.2, 1.0));
         let got = got.chain(std::iter::once((copied, -1.0)));
         program.add_constraint(got.collect::<Vec<_>>(), ComparisonOp::Le, 0.0);
-        for [relayed, made] in own {
-            let others = [(relayed, 1.0), (made, 1.0), (copied, -1.0)];
+        for (_, [relayed, made]) in own.iter().filter(|own| own.0 == site) {
+            let others = [(*relayed, 1.0), (*made, 1.0), (copied, -1.0)];
             program.add_constraint(others, ComparisonOp::Le, 0.0);
         }
+    }
+    for trunk in 0..problem.trunks.len() {
+        let is_behind = |receiver: usize| sites.is_behind(trunk, sites.of[receiver]);
+        let mut destinations = takers.chunk_by(|a, b| a.0 == b.0);
+        if !destinations.any(|takers| takers.iter().all(|taker| is_behind(taker.1))) {
+            continue;
+        }
+        let direct = of.direct.iter().filter(|x| is_behind(x.1));
+        let direct = direct.map(|x| (x.2, 1.0));
+        let relayed = of.relayed.iter();
+        let relayed = relayed.filter(|z| is_behind(z.1) && !sites.is_behind(trunk, z.0));
+        let relayed = relayed.map(|z| (z.2, 1.0));
+        let into: Vec<(Variable, f64)> = direct.chain(relayed).collect();
+        program.add_constraint(into, ComparisonOp::Ge, 1.0);
     }
     of
 }

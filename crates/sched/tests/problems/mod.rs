@@ -42,6 +42,7 @@ prop_compose! {
         trunks in proptest::collection::vec((
             proptest::collection::vec(0..5usize, 0..4),
             proptest::collection::vec(0..5usize, 0..4),
+            proptest::collection::vec(0..5usize, 0..3),
             speed(),
             0..4u8,
         ), 0..3),
@@ -50,9 +51,10 @@ prop_compose! {
         problem.pair_caps = caps.into_iter().map(|(s, r, cap)| PairCap {
             sender: s % senders, receiver: r % receivers, cap,
         }).collect();
-        problem.trunks = trunks.into_iter().map(|(from, to, cap, kind)| Trunk {
+        problem.trunks = trunks.into_iter().map(|(from, to, beside, cap, kind)| Trunk {
             name: String::new(),
             senders: if kind == 0 { (0..senders).collect() } else { from.iter().map(|s| s % senders).collect() },
+            relays: beside.iter().map(|r| r % receivers).collect(),
             receivers: if kind == 0 { (0..receivers).collect() } else { to.iter().map(|r| r % receivers).collect() },
             cap,
         }).collect();

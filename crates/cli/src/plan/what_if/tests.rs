@@ -104,6 +104,7 @@ fn links_change() {
         senders: vec![0, 1],
         receivers: vec![0],
         cap: 1,
+        ..Trunk::default()
     };
     assert_eq!(after.trunks[1], new);
 }
