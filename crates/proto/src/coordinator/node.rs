@@ -61,6 +61,8 @@ pub(super) struct Node {
     pub revision: u32,
     // What it does meanwhile, by its newest status.
     pub busy: Option<Busy>,
+    // Names that it has removed, by the status that said most.
+    pub removed_most: u64,
     // When its newest status came.
     pub seen_at: Instant,
     // What came to it, and what others had from it, of late; and all of the latter.
@@ -123,6 +125,7 @@ impl Node {
             failed_from: BTreeMap::new(),
             revision: 0,
             busy: None,
+            removed_most: 0,
             seen_at: Instant::ZERO,
             received: Arrivals::default(),
             sent: Arrivals::default(),

@@ -2,6 +2,8 @@
 //! kind of error it was.
 
 use core::mem::{Discriminant, discriminant};
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 use super::{Coordinator, Incomplete, Mapping, Node, SinkSetup};
 use crate::control::{self, sink::Kind};
@@ -162,9 +164,11 @@ impl Coordinator {
         out
     }
 
-    /// What stays under temporary names.
+    /// What stays under temporary names. Cost O(names x log names).
     pub fn left(&self) -> Vec<LeftReport> {
-        let mut out: Vec<(Option<u32>, LeftReport)> = Vec::new();
+        let mut out: Vec<LeftReport> = Vec::new();
+        // Where each name of a place that several nodes write is in the list.
+        let mut known: BTreeMap<(u32, String), usize> = BTreeMap::new();
         let kept = self.setup.incomplete == Incomplete::Kept;
         let mut add = |node: &Node, path: &str, bytes, certain, valid_bytes, resumable| {
             let report = LeftReport {
@@ -177,13 +181,20 @@ impl Coordinator {
                 valid_bytes,
             };
             // Nodes that write one place together each say what is in it, the last one to end most.
-            let is_same = |(group, other): &&mut (Option<u32>, LeftReport)| {
-                node.group.is_some() && *group == node.group && other.path == report.path
-            };
-            match out.iter_mut().find(is_same) {
-                Some((_, other)) if other.bytes >= report.bytes => {}
-                Some((_, other)) => *other = report,
-                None => out.push((node.group, report)),
+            let place = node.group.map(|group| (group, report.path.clone()));
+            match place.map(|place| known.entry(place)) {
+                Some(Entry::Occupied(at)) => {
+                    let other: &mut LeftReport = &mut out[*at.get()];
+                    if other.bytes < report.bytes {
+                        *other = report;
+                    }
+                }
+                found => {
+                    if let Some(Entry::Vacant(place)) = found {
+                        place.insert(out.len());
+                    }
+                    out.push(report);
+                }
             }
         };
         for node in self.nodes.iter().filter(|node| node.is_receiver()) {
@@ -210,7 +221,7 @@ impl Coordinator {
                 }
             }
         }
-        out.into_iter().map(|(_, report)| report).collect()
+        out
     }
 
     /// Bytes that are safe in what a node writes, of a shared copy those that others wrote there, too; `None` where they are not all in

@@ -193,6 +193,33 @@ fn a_place_that_is_shared_is_left_once() {
     }
 }
 
+/// Of a place with very many names each is there once, found without a look at all others.
+#[test]
+fn many_names_of_a_shared_place_are_left_once() {
+    const NAMES: u64 = 200_000;
+    let receiver = |name| node(name, &[], &[(0, 100)], Some("fs"));
+    let nodes = vec![
+        node("a", &[(0, 100)], &[], None),
+        receiver("b"),
+        receiver("c"),
+    ];
+    let (mut c, _) = started(nodes);
+    for node in [1, 2] {
+        let left = |name| control::Leftover {
+            path: format!("/.{name}.ropewalk-1").into(),
+            bytes: name + node,
+            resumable: true,
+        };
+        c.nodes[node as usize].finished = Some(Box::new(Finished {
+            left: (0..NAMES).map(left).collect(),
+            ..Finished::default()
+        }));
+    }
+    let left = c.left();
+    let bytes: Vec<u64> = left.iter().map(|left| left.bytes).collect();
+    assert_eq!(bytes, (2..NAMES + 2).collect::<Vec<u64>>());
+}
+
 /// Of a copy that lacks bytes the node names the files that lack none; without any the transfer is partial all the same.
 #[test]
 fn whole_files_of_an_own_copy_are_named() {

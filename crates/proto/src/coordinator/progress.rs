@@ -94,11 +94,21 @@ impl Coordinator {
             self.handle_comparing(node, comparing, now);
         }
         let busy = Busy::of(status.awaited_end.as_ref(), status.removing.as_ref());
-        if busy != self.nodes[node as usize].busy {
-            // As long as it gets on it is not late.
+        let state = &mut self.nodes[node as usize];
+        let removed = status.removing.as_ref().map_or(0, |removing| removing.done);
+        let waits_on = match (&state.busy, &busy) {
+            (
+                Some(Busy::AwaitingEnd { waited: before, .. }),
+                Some(Busy::AwaitingEnd { waited, .. }),
+            ) => waited > before,
+            _ => false,
+        };
+        if removed > state.removed_most || waits_on {
+            // As long as it gets on it is not late; a count that goes up and down is no progress.
+            state.removed_most = state.removed_most.max(removed);
             self.ending.since = None;
         }
-        self.nodes[node as usize].busy = busy;
+        state.busy = busy;
         self.observe_streams(node, status.tcp.as_ref());
         if self.phase == Phase::Moving {
             self.observe(node, status, now);

@@ -459,6 +459,36 @@ fn names_of_many_files_are_waited_for() {
     }
 }
 
+/// A node that removes more has its time again at the end; one whose count only goes up and down has not.
+#[test]
+fn removing_the_same_again_is_late() {
+    let nodes = vec![
+        node("a", &[(0, 100)], &[], None),
+        node("b", &[], &[(0, 100)], Some("fs")),
+    ];
+    let (mut c, _) = started(nodes);
+    let status = |removed: Option<u64>| {
+        from(from_agent::Body::Status(control::Status {
+            delivered: 100,
+            checked: 100,
+            removing: removed.map(|done| control::Removing { done, total: 9 }),
+            ..control::Status::default()
+        }))
+    };
+    c.handle_message(1, done(100, &[]), Instant(15));
+    c.handle_timer(Instant(20));
+    c.handle_message(1, status(Some(5)), Instant(30));
+    c.handle_timer(Instant(40));
+    for (removed, at) in [(None, 50), (Some(5), 60), (Some(4), 70), (Some(5), 80)] {
+        c.handle_message(1, status(removed), Instant(at));
+        c.handle_timer(Instant(at + 1));
+    }
+    c.handle_timer(Instant(39 + FINISH_TIME_MAX.0));
+    assert_eq!(outcome(&actions(&mut c)), None);
+    c.handle_timer(Instant(41 + FINISH_TIME_MAX.0));
+    assert_eq!(outcome(&actions(&mut c)), Some(Outcome::Failed));
+}
+
 /// One that is to give files their names has the time that takes; without its word nobody knows whether they have them.
 #[test]
 fn names_are_waited_for() {
