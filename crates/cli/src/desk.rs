@@ -20,7 +20,7 @@ use ropewalk_model::ByteRate;
 use ropewalk_proto::report::Event;
 use serde::{Deserialize, Serialize};
 
-use crate::runtime_folder::{folder, is_own};
+use crate::runtime_folder::{self, folder, is_own};
 use crate::transfer::StartArg;
 use crate::{escape, token, transfer};
 
@@ -454,7 +454,7 @@ pub(crate) fn ask_all(folder: &Path, question: &Question) -> Result<Vec<(PathBuf
 
 /// Asks one desk.
 pub(crate) fn ask(path: &Path, question: &Question) -> Result<Answer> {
-    let stream = UnixStream::connect(path)?;
+    let stream = runtime_folder::connect(path)?;
     write_line(&stream, &serde_json::to_string(question)?)?;
     Ok(serde_json::from_str(&read_line(&stream, PATIENCE)?)?)
 }
@@ -465,7 +465,7 @@ pub(crate) fn ask(path: &Path, question: &Question) -> Result<Answer> {
 /// When the transfer does not answer; a refusal is a [`Verdict`].
 pub(crate) fn ask_members(path: &Path, question: &Question) -> Result<Verdict> {
     let ended = "the transfer ended before it answered";
-    let stream = UnixStream::connect(path).context(ended)?;
+    let stream = runtime_folder::connect(path).context(ended)?;
     write_line(&stream, &serde_json::to_string(question)?).context(ended)?;
     let line = read_line(&stream, JOIN_PATIENCE).with_context(|| {
         format!(

@@ -4,8 +4,10 @@ use std::fs;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 
 use crate::sys;
 
@@ -70,9 +72,31 @@ pub(crate) fn all() -> Vec<PathBuf> {
     found.into_iter().map(|(path, _)| path).collect()
 }
 
+/// A listener that lets nobody in for so long, as one of a stopped process with visitors enough, is left.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Connects to a process's socket.
+///
+/// # Errors
+/// [`std::io::ErrorKind::WouldBlock`] where nobody is let in in time; `ConnectionRefused` where no process listens.
+pub(crate) fn connect(path: &Path) -> std::io::Result<UnixStream> {
+    let address = SocketAddrUnix::new(path)?;
+    let socket = rustix::net::socket_with(
+        AddressFamily::UNIX,
+        SocketType::STREAM,
+        SocketFlags::CLOEXEC,
+        None,
+    )?;
+    // A connection waits for a place in the queue for as long as the socket's writes wait.
+    sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, Some(PATIENCE))?;
+    rustix::net::connect(&socket, &address)?;
+    sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, None)?;
+    Ok(UnixStream::from(socket))
+}
+
 /// Whether the other end is a process of this user, or of root. The folder keeps others out as long as its mode is what it was.
 pub(crate) fn is_own(visitor: &UnixStream) -> bool {
-    let peer = rustix::net::sockopt::socket_peercred(visitor);
+    let peer = sockopt::socket_peercred(visitor);
     peer.is_ok_and(|peer| peer.uid.is_root() || peer.uid.as_raw() == sys::user_id())
 }
 
@@ -95,6 +119,26 @@ mod tests {
                 .to_string()
                 .contains("mode 0700")
         );
+    }
+
+    /// A listener that takes nobody out of its full queue is left in time.
+    #[test]
+    fn full_queues_are_left() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("1.agent");
+        let socket = rustix::net::socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
+        rustix::net::bind(&socket, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+        rustix::net::listen(&socket, 0).unwrap();
+        let mut waiting = Vec::new();
+        let error = loop {
+            match connect(&path) {
+                Ok(stream) => waiting.push(stream),
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock);
+        assert_eq!(waiting.len(), 1);
+        assert!(path.exists());
     }
 
     /// A process of one's own is let in, and each folder is looked at once.

@@ -3,7 +3,7 @@
 //! What is shown is [`ropewalk_proto::top`]'s; where it is put on a screen is `layout`'s. Both are pure.
 
 use std::ffi::OsString;
-use std::io::{IsTerminal as _, Write as _};
+use std::io::{ErrorKind, IsTerminal as _, Write as _};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -117,8 +117,6 @@ async fn show(args: &TopArgs, mut gatherer: Gatherer) -> Result<ExitCode> {
     if is_screen {
         return live::show(gatherer).await;
     }
-    // Not before: a connection that an agent closes is no pipe.
-    sys::end_on_closed_pipe();
     let once = args.once || !args.json;
     let mut report = gatherer.look().await;
     for _ in 0..LOOKS_MAX {
@@ -144,7 +142,16 @@ fn print(report: &TopReport, json: bool) -> Result<()> {
         false => layout::lines(report, UNBOUNDED, UNBOUNDED).join("\n") + "\n",
     };
     let mut out = std::io::stdout().lock();
-    let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    let mut write = || out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    let mut written = write();
+    if written
+        .as_ref()
+        .is_err_and(|error| error.kind() == ErrorKind::BrokenPipe)
+    {
+        // Not before: an ssh that has ended closes a pipe, too.
+        sys::end_on_closed_pipe();
+        written = write();
+    }
     written.context("cannot write to standard output")
 }
 

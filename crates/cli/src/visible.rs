@@ -12,13 +12,10 @@ use std::time::Duration;
 use ropewalk_agent::Meter;
 use ropewalk_proto::control::{self, FromAgent, LENGTH_LEN, StatusReply, from_agent};
 
-use crate::runtime_folder::{folder, is_own};
+use crate::runtime_folder::{self, PATIENCE, folder, is_own};
 
 /// Pause where no visitor can be let in, since the process may open no more files.
 const REST: Duration = Duration::from_millis(100);
-
-/// A visitor, or an agent, that does nothing for so long is left.
-const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The end of the sockets' names.
 const END: &str = "agent";
@@ -97,7 +94,7 @@ fn remove_dead(folder: &Path) {
 
 /// Connects to an agent. A socket on which no process listens is removed.
 fn connect(path: &Path) -> std::io::Result<UnixStream> {
-    UnixStream::connect(path).inspect_err(|error| {
+    runtime_folder::connect(path).inspect_err(|error| {
         if error.kind() == ErrorKind::ConnectionRefused {
             let _ = fs::remove_file(path);
         }

@@ -269,6 +269,27 @@ fn the_key_of_interrupts_leaves() {
     assert!(rest.ends_with("\u{1b}[?1049l"), "{rest:?}");
 }
 
+/// A reader that has gone ends it quietly, as other programs of a pipeline.
+#[test]
+fn a_closed_pipe_ends_it_quietly() {
+    use std::io::{BufRead as _, BufReader, Read as _};
+    use std::os::unix::process::ExitStatusExt as _;
+    let place = Place::new();
+    let mut command = place.command();
+    command.args(["top", "--json"]);
+    command.stdout(std::process::Stdio::piped());
+    command.stderr(std::process::Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut out = BufReader::new(child.stdout.take().unwrap());
+    out.read_line(&mut String::new()).unwrap();
+    drop(out);
+    let mut said = String::new();
+    let mut errors = child.stderr.take().unwrap();
+    errors.read_to_string(&mut said).unwrap();
+    assert_eq!(child.wait().unwrap().signal(), Some(13));
+    assert_eq!(said, "");
+}
+
 /// Slips say what to write.
 #[test]
 fn slips_of_top_are_explained() {

@@ -3,13 +3,18 @@
 //! Any user of the host, and any page in the user's browser, can connect to a port of the loopback interface. A user's page is kept from both
 //! by the token. A page of elsewhere whose name leads to this address (DNS rebinding) has the browser name that in `Host`.
 
+use std::net::SocketAddr;
+
 use aws_lc_rs::constant_time::verify_slices_are_equal;
+
+/// Where there is no port in an address, it is this one.
+const HTTP_PORT: u16 = 80;
 
 /// Where the page is, and what opens it.
 #[derive(Clone, Debug)]
 pub(super) struct Own {
-    /// Its port.
-    pub port: u16,
+    /// Its address, of the loopback interface.
+    pub address: SocketAddr,
     /// Digits.
     pub token: String,
 }
@@ -47,7 +52,7 @@ const NO_TOKEN: &str = "open the address that `ropewalk top --web` has printed, 
 impl Own {
     /// The name of the cookie. Ports of one host share their cookies.
     pub fn cookie(&self) -> String {
-        format!("ropewalk-{}", self.port)
+        format!("ropewalk-{}", self.address.port())
     }
 
     fn is_token(&self, text: &str) -> bool {
@@ -56,11 +61,18 @@ impl Own {
 
     /// Whether this is a name of the loopback interface, and the page's port.
     fn is_host(&self, host: &str) -> bool {
-        let names = ["127.0.0.1", "localhost", "[::1]"];
-        let Some((name, port)) = host.rsplit_once(':') else {
-            return false;
+        let own = self.address.port();
+        let given = host
+            .rsplit_once(':')
+            .filter(|(_, port)| !port.ends_with(']'));
+        let name = match given {
+            Some((name, port)) if port == own.to_string() => name,
+            // Browsers leave the port of HTTP out.
+            None if own == HTTP_PORT => host,
+            _ => return false,
         };
-        names.contains(&name) && port == self.port.to_string()
+        let names = ["127.0.0.1", "localhost", "[::1]"];
+        names.contains(&name) || self.address.to_string() == format!("{name}:{own}")
     }
 
     /// Whether the request has the token, in a cookie or a header.
@@ -106,7 +118,7 @@ mod tests {
 
     fn own() -> Own {
         Own {
-            port: 8080,
+            address: ([127, 0, 0, 1], 8080).into(),
             token: "c0ffee".into(),
         }
     }
@@ -197,6 +209,22 @@ mod tests {
             Some("10.0.0.1:8080"),
         ] {
             assert_eq!(refused(with(host)), 403, "{host:?}");
+        }
+        for (address, host, is_own) in [
+            ("127.0.0.2:8080", "127.0.0.2:8080", true),
+            ("127.0.0.2:8080", "127.0.0.3:8080", false),
+            ("127.0.0.1:80", "127.0.0.1", true),
+            ("127.0.0.1:80", "localhost:80", true),
+            ("[::1]:80", "[::1]", true),
+            ("127.0.0.2:80", "127.0.0.2", true),
+            ("127.0.0.1:80", "evil.example", false),
+        ] {
+            let address = address.parse().unwrap();
+            let own = Own {
+                address,
+                ..own.clone()
+            };
+            assert_eq!(own.is_host(host), is_own, "{address} {host}");
         }
         for method in ["POST", "HEAD", "PUT", "OPTIONS", "get"] {
             let verdict = own.judge(&Asked {

@@ -55,7 +55,7 @@ pub(super) async fn serve(listener: TcpListener, mut gatherer: Gatherer) -> Resu
     let mut signals = Signals::listen()?;
     let address = listener.local_addr().context("--web")?;
     let own = Own {
-        port: address.port(),
+        address,
         token: new_token()?,
     };
     let report = Arc::new(Mutex::new(gatherer.look().await));
