@@ -13,7 +13,6 @@ mod uneven;
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use ropewalk_lab::{HostSpec, Lab, LabBuilder, Topology};
@@ -26,7 +25,7 @@ use crate::machine;
 use crate::network::{MASTER, capped, hint, tcp_rate, with_program};
 use crate::ropewalk::{Agents, Moved, PORT, Place, words};
 use crate::scenario::deadline;
-use crate::table::{Cell, Table, number};
+use crate::table::{Table, number};
 use ropewalk_plot::{self as plot, Bar, Series, Style, Titles};
 
 /// Caps of the mixed network's senders and receivers.

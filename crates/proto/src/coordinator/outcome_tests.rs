@@ -206,7 +206,7 @@ fn many_names_of_a_shared_place_are_left_once() {
     let (mut c, _) = started(nodes);
     for node in [1, 2] {
         let left = |name| control::Leftover {
-            path: format!("/.{name}.ropewalk-1").into(),
+            path: format!("/.{name}.ropewalk-1"),
             bytes: name + node,
             resumable: true,
         };

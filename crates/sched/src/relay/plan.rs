@@ -112,7 +112,8 @@ impl Entry {
         if spread == Spread::Everywhere {
             return entry;
         }
-        let crossed = |sender: usize, site: usize| sites.from_sender(problem, sender, site).count();
+        let crossed =
+            |sender: usize, site: usize| sites.crossed_by_sender(problem, sender, site).count();
         let root = |(stretch, parts): (&Stretch, &Vec<(u32, Vec<usize>)>)| {
             let holders = || {
                 let senders = problem.senders.iter().enumerate();

@@ -64,7 +64,7 @@ impl Sites {
     }
 
     /// Trunks that lie between a sender and a site.
-    pub(super) fn from_sender<'a>(
+    pub(super) fn crossed_by_sender<'a>(
         &'a self,
         problem: &'a Problem,
         sender: usize,
