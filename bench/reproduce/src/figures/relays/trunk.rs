@@ -22,7 +22,7 @@ const ROUND_TRIP: Duration = Duration::from_millis(20);
 /// How the bytes move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
-    /// Receivers hand on; nobody told of the trunk.
+    /// Receivers hand on; the trunk is not declared.
     Auto,
     /// The same, where the transfer's file declares the trunk.
     Declared,
