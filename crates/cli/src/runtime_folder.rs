@@ -72,13 +72,13 @@ pub(crate) fn all() -> Vec<PathBuf> {
     found.into_iter().map(|(path, _)| path).collect()
 }
 
-/// A listener that lets nobody in for so long, as one of a stopped process with visitors enough, is left.
+/// A listener that accepts no connection for so long is given up: its process may be stopped, and its queue full.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Connects to a process's socket.
 ///
 /// # Errors
-/// [`std::io::ErrorKind::WouldBlock`] where nobody is let in in time; `ConnectionRefused` where no process listens.
+/// [`std::io::ErrorKind::WouldBlock`] where the connection is not accepted in time; `ConnectionRefused` where no process listens.
 pub(crate) fn connect(path: &Path) -> std::io::Result<UnixStream> {
     let address = SocketAddrUnix::new(path)?;
     let socket = rustix::net::socket_with(
@@ -121,7 +121,7 @@ mod tests {
         );
     }
 
-    /// A listener that takes nobody out of its full queue is left in time.
+    /// A listener whose queue stays full is given up in time.
     #[test]
     fn full_queues_are_left() {
         let folder = tempfile::tempdir().unwrap();
