@@ -62,6 +62,23 @@ fn write(path: &str, text: &str) -> Result<()> {
     fs::write(path, text).with_context(|| format!("cannot write {text:?} to {path}"))
 }
 
+/// The part of all unwritten bytes that may be those of one device, in per cent, where nothing else is said.
+const ALL_UNWRITTEN: &str = "100";
+
+/// Bytes that may wait in memory to be written to a device, by its number; `None`: as many as to others. The kernel keeps such a limit for
+/// what is attached to that number later.
+fn limit_unwritten(number: &str, bytes: Option<u64>) -> Result<()> {
+    let queue = format!("/sys/class/bdi/{number}");
+    write(
+        &format!("{queue}/strict_limit"),
+        if bytes.is_some() { "1" } else { "0" },
+    )?;
+    match bytes {
+        Some(bytes) => write(&format!("{queue}/max_bytes"), &bytes.to_string()),
+        None => write(&format!("{queue}/max_ratio"), ALL_UNWRITTEN),
+    }
+}
+
 impl Device {
     /// Makes a file system of `bytes` in a file in `images`, mounted at `folder`.
     pub fn new(images: &Path, folder: &Path, bytes: u64) -> Result<Self> {
@@ -140,12 +157,7 @@ impl Device {
             let file = format!("{LIMITS}/blkio.throttle.{what}_device");
             write(&file, &format!("{number} {}", speed.unwrap_or(0)))?;
         }
-        if let Some(bytes) = speeds.unwritten {
-            let queue = format!("/sys/class/bdi/{number}");
-            write(&format!("{queue}/strict_limit"), "1")?;
-            write(&format!("{queue}/max_bytes"), &bytes.to_string())?;
-        }
-        Ok(())
+        limit_unwritten(&number, speeds.unwritten)
     }
 }
 
@@ -157,6 +169,7 @@ impl Drop for Device {
                 let file = format!("{LIMITS}/blkio.throttle.{what}_device");
                 let _ = write(&file, &format!("{number} 0"));
             }
+            let _ = limit_unwritten(number, None);
         }
         if self.is_mounted {
             let _ = run("umount", &[&self.folder.display().to_string()]);
@@ -165,5 +178,41 @@ impl Drop for Device {
             let _ = run("losetup", &["--detach", path]);
         }
         let _ = fs::remove_file(&self.image);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A device leaves no limit behind: the next one that gets its number is as fast as memory.
+    #[test]
+    fn limits_go_with_the_device() {
+        let scratch = tempfile::tempdir().unwrap();
+        let is_possible = Path::new(LIMITS).is_dir() && rustix::process::geteuid().is_root();
+        let folder = scratch.path().join("disk");
+        if !is_possible {
+            return;
+        }
+        let Ok(mut device) = Device::new(scratch.path(), &folder, 64 << 20) else {
+            return;
+        };
+        let slow = Speeds {
+            write: Some(40_000_000),
+            unwritten: Some(4 << 20),
+            ..Speeds::default()
+        };
+        device.limit(slow).unwrap();
+        let queue = format!("/sys/class/bdi/{}", device.number.clone().unwrap());
+        let read = |name: &str| fs::read_to_string(format!("{queue}/{name}")).unwrap();
+        assert_eq!(read("strict_limit").trim(), "1");
+        device.limit(Speeds::default()).unwrap();
+        assert_eq!(read("strict_limit").trim(), "0");
+        device.limit(slow).unwrap();
+        drop(device);
+        assert_eq!(
+            (read("strict_limit").trim(), read("max_ratio").trim()),
+            ("0", "100")
+        );
     }
 }
