@@ -59,6 +59,7 @@ impl Meter {
             transfers_begun: now.transfers_begun,
             sent: now.moved.sent,
             received: now.moved.received,
+            instance: self.shared.host.instance.clone(),
             roots: roots
                 .map(|(path, access)| ServedRoot {
                     path: path.as_os_str().as_bytes().to_vec(),

@@ -87,7 +87,8 @@ pub(crate) async fn serve_peer<S: Incoming>(
                     rails::bind_accepted(stream);
                 }
                 let index = u32::from_le_bytes(std::array::from_fn(|i| head.extra[4 + i]));
-                transfer.serve_stream(socket, index, &secret, head.nonce);
+                let of = (node_of(&head), index);
+                transfer.serve_stream(socket, of, &secret, head.nonce);
             }
             Ok(())
         }

@@ -108,6 +108,15 @@ pub(crate) fn to(here: &[Interface], remote: SocketAddr) -> Vec<Rail> {
     rails.into_iter().map(|(_, rail)| rail).collect()
 }
 
+/// What the rail between two addresses is called, as [`Rail`] is.
+pub(crate) fn name(here: &[Interface], local: IpAddr, remote: IpAddr) -> String {
+    let owns = |interface: &&Interface| interface.networks.iter().any(|(own, _)| *own == local);
+    match here.iter().find(owns) {
+        Some(interface) => format!("{} {local} - {remote}", interface.name),
+        None => format!("{local} - {remote}"),
+    }
+}
+
 /// Keeps what a peer sent for on a rail on the interface that it came by.
 pub(crate) fn bind_accepted(stream: &TcpStream) {
     let Ok(local) = stream.local_addr() else {

@@ -12,6 +12,8 @@ use ropewalk_lane::{
 };
 use ropewalk_proto::control::{self, LaneKind, Options, Verify};
 
+use crate::sending::OverRail;
+
 /// Stack of a data thread: its buffers are on the heap, hashing needs a few KiB.
 pub(crate) const STACK_LEN: usize = 256 << 10;
 
@@ -96,6 +98,19 @@ impl From<DataSocket> for OwnedFd {
 }
 
 impl DataSocket {
+    /// The rail to this receiver that it belongs to, where it has addresses.
+    pub fn over(&self, receiver: u32) -> Option<OverRail> {
+        let Self::Tcp(stream) = self else {
+            return None;
+        };
+        // A listener of both families gives IPv4 addresses as IPv6 ones.
+        Some(OverRail {
+            receiver,
+            local: stream.local_addr().ok()?.ip().to_canonical(),
+            remote: stream.peer_addr().ok()?.ip().to_canonical(),
+        })
+    }
+
     pub fn receive_half(
         self,
         options: &Options,

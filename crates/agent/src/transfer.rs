@@ -268,14 +268,15 @@ impl Transfer {
         Ok(holdings)
     }
 
-    /// Serves the joined stream of this number on a thread of its own until the peer closes it or the transfer ends.
+    /// Serves the joined stream of this receiver and number on a thread of its own until the peer closes it or the transfer ends.
     pub fn serve_stream(
         self: Arc<Self>,
         socket: DataSocket,
-        index: u32,
+        (receiver, index): (u32, u32),
         secret: &PairSecret,
         nonce: [u8; 32],
     ) {
+        let over = socket.over(receiver);
         let options = streams::of_stream(&self.member.options, index);
         let Ok(mut half) = socket.send_half(&options, secret, nonce) else {
             return;
@@ -294,7 +295,7 @@ impl Transfer {
             let is_of_data = index < HASH_STREAM;
             let meter = self.serving.meter(holdings, is_of_data);
             if is_of_data {
-                self.serving.open_stream(key, half.stopper());
+                self.serving.open_stream(key, over, half.stopper());
             }
             while let Ok(Served::Idle) = half.serve(&meter, IDLE) {
                 if self.member.has_ended() {
@@ -315,16 +316,19 @@ impl Transfer {
     /// What to report to the master now.
     pub fn status(&self) -> from_agent::Body {
         let (sending, receiving) = self.member.waits.read();
+        let (tcp, rails) = self.serving.tcp_status();
         match self.fetch.lock().as_ref() {
             Some(fetch) => from_agent::Body::Status(control::Status {
-                tcp: self.serving.tcp_status(),
+                tcp,
+                rails,
                 sending: Some(sending),
                 receiving: Some(receiving),
                 ..fetch.status()
             }),
             None => from_agent::Body::SenderStatus(control::SenderStatus {
                 sent: self.serving.sent(),
-                tcp: self.serving.tcp_status(),
+                tcp,
+                rails,
                 sending: Some(sending),
                 comparing: self.member.comparing.report(std::time::Instant::now()),
                 awaited_end: self.member.awaited_ends.report(std::time::Instant::now()),

@@ -7,13 +7,15 @@
 //!           └─ the connections stay: with them the files go that agents keep for the last of these
 //! ```
 //!
-//! Transfers of memory are cancelled after some seconds: their rate is that of the last two. One of a file ends, as its sync counts.
+//! Transfers of memory are cancelled once their rate stays: it is that of the last two seconds. One of a file ends, as its sync counts.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use ropewalk_proto::control::{self, Examine, Examined, ToAgent, from_agent, to_agent};
-use ropewalk_proto::doctor::{DoctorReport, Forecast, HostReport, RunReport, Runs, forecast};
+use ropewalk_proto::doctor::{
+    DoctorReport, Forecast, HostReport, Pace, Paces, RunReport, Runs, forecast,
+};
 use ropewalk_proto::report::{Event, Outcome, Report};
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
@@ -27,9 +29,6 @@ use crate::rounds::run;
 
 /// An agent measures its disk for some seconds; a slow one takes long to sync what was written in these.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(120);
-
-/// Time of a transfer of memory: a second to get up to speed, and two that count.
-const RUN_SECONDS: f64 = 3.2;
 
 /// Bytes of the first transfer of memory: its units are short, so that they are many on a slow path. One that ends too soon is followed by
 /// another one of as many bytes as would take so long.
@@ -290,17 +289,18 @@ impl Doctor<'_> {
         loop {
             let source = Object::Memory(bytes.max(MEMORY_FIRST) as u64);
             let request = self.request(from, to, (source, Object::Null), options.clone());
-            let (report, rate) = self.carry_out(request, Some(RUN_SECONDS)).await;
+            let (report, paces) = self.carry_out(request, true).await;
             tries += 1;
             let is_done = report.outcome == Outcome::Done;
-            let is_measured = report.outcome == Outcome::Cancelled && rate > Some(0.0);
+            let last = paces.last().filter(|last| last.bits_per_second > 0.0);
+            let is_measured = report.outcome == Outcome::Cancelled && last.is_some();
             if self.cancel.is_cancelled() || !is_done && !is_measured {
                 return Err(report
                     .error
                     .unwrap_or_else(|| "no byte was received".into()));
             }
-            let rate = rate.filter(|_| is_measured);
-            let run = RunReport::of(&report, &self.hosts[from].name, rate);
+            let last = last.filter(|_| is_measured);
+            let run = RunReport::of(&report, &self.hosts[from].name, last);
             if is_measured || tries == TRIES_MAX {
                 return Ok(run);
             }
@@ -308,22 +308,25 @@ impl Doctor<'_> {
         }
     }
 
-    /// A transfer and its last rate, of its last two seconds.
-    async fn carry_out(&self, request: Request, most: Option<f64>) -> (Report, Option<f64>) {
+    /// A transfer, and what it said of itself.
+    ///
+    /// * `is_cut`: it is cancelled once its rate stays.
+    async fn carry_out(&self, request: Request, is_cut: bool) -> (Report, Paces) {
         let (events, mut incoming) = unbounded_channel();
         let own = Cancel::new();
         let running = run(request, events, own.clone(), Members::new());
         tokio::pin!(running);
-        let mut last = None;
+        let mut paces = Paces::default();
         loop {
             tokio::select! {
-                report = &mut running => return (report, last),
+                report = &mut running => return (report, paces),
                 Some(event) = incoming.recv() => {
-                    if let Event::Progress { seconds, bits_per_second, .. } = event
+                    if let Event::Progress { seconds, received_bytes: bytes, total_bytes, bits_per_second, .. } = event
                         && !own.is_cancelled()
+                        && bytes < total_bytes
                     {
-                        last = Some(bits_per_second);
-                        if most.is_some_and(|most| seconds >= most) {
+                        paces.note(Pace { seconds, bytes, bits_per_second });
+                        if is_cut && paces.is_settled() {
                             own.cancel();
                         }
                     }
@@ -378,12 +381,11 @@ impl Doctor<'_> {
         });
         let sink = to_folder.map_or(Object::Null, |folder| self.file_in(&folder, &roles[1]));
         let request = self.request(from, to, (source, sink), self.options.clone());
-        let (report, rate) = self.carry_out(request, None).await;
+        let (report, paces) = self.carry_out(request, false).await;
         // Of a shorter one the last rate is that of its beginning.
-        let moved = report.seconds - report.reach_seconds - report.start_seconds;
-        let rate = rate.filter(|_| moved - report.finish_seconds >= RUN_SECONDS);
+        let last = paces.last().filter(|_| paces.has_rate());
         match report.outcome {
-            Outcome::Done => Ok(RunReport::of(&report, &a_name, rate)),
+            Outcome::Done => Ok(RunReport::of(&report, &a_name, last)),
             _ => Err(report
                 .error
                 .unwrap_or_else(|| "the file was not copied".into())),

@@ -379,16 +379,8 @@ fn bottlenecks(report: &Report, coordinator: &Coordinator, moving: f64) -> Vec<B
         .causes()
         .into_iter()
         .map(|(cause, part)| {
-            let (cause, node, peer) = named(cause);
-            BottleneckReport {
-                cause,
-                node: match node {
-                    Ok(node) => name(node),
-                    Err(trunk) => trunk,
-                },
-                peer: peer.and_then(name),
-                share: part * share(received),
-            }
+            let share = part * share(received);
+            named(cause, share, name)
         })
         .collect();
     if found.is_empty() {
@@ -406,22 +398,29 @@ fn bottlenecks(report: &Report, coordinator: &Coordinator, moving: f64) -> Vec<B
             .iter()
             .max_by_key(last)
             .map(|node| node.name.to_owned()),
-        peer: None,
         share: share(report.finish_seconds),
+        ..BottleneckReport::default()
     });
     found
 }
 
-/// A cause in the words of the report: the node by number, or the name of a trunk if there is one; the peer.
-fn named(cause: Cause) -> (BottleneckCause, Result<u32, Option<String>>, Option<u32>) {
+/// A cause in the words of the report.
+///
+/// * `name`: of the node of a number.
+fn named(cause: Cause, share: f64, name: impl Fn(u32) -> Option<String>) -> BottleneckReport {
     use BottleneckCause as Of;
-    match cause {
+    let mut rail = None;
+    // A node by number, or the name of a trunk; the peer.
+    let (cause, node, peer) = match cause {
         Cause::SourceDisk(node) => (Of::SourceDisk, Ok(node), None),
         Cause::SenderProcessor(node) => (Of::SenderProcessor, Ok(node), None),
         Cause::SenderRate(node) => (Of::SenderRate, Ok(node), None),
         Cause::Path(from, to) => (Of::Path, Ok(from), Some(to)),
         Cause::Window(from, to) => (Of::Window, Ok(from), Some(to)),
-        Cause::Loss(from, to) => (Of::Loss, Ok(from), Some(to)),
+        Cause::Loss(from, to, over) => {
+            rail = over;
+            (Of::Loss, Ok(from), Some(to))
+        }
         Cause::Trunk(trunk) => (Of::Trunk, Err(Some(trunk)), None),
         Cause::Requests(from, to) => (Of::RoundTrips, Ok(from), Some(to)),
         Cause::ReceiverRate(node) => (Of::ReceiverRate, Ok(node), None),
@@ -431,6 +430,16 @@ fn named(cause: Cause) -> (BottleneckCause, Result<u32, Option<String>>, Option<
         Cause::Opening(node) => (Of::Opening, Ok(node), None),
         Cause::Comparing(node) => (Of::Comparing, Ok(node), None),
         Cause::Limit => (Of::Limit, Err(None), None),
+    };
+    BottleneckReport {
+        cause,
+        node: match node {
+            Ok(node) => name(node),
+            Err(trunk) => trunk,
+        },
+        peer: peer.and_then(name),
+        rail,
+        share,
     }
 }
 

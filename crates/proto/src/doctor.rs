@@ -17,8 +17,10 @@ use crate::control::Examined;
 use crate::report::{BottleneckReport, NetworkReport, Report};
 
 mod forecast;
+mod pace;
 
 pub use forecast::{Runs, forecast};
+pub use pace::{Pace, Paces};
 
 /// What was found out about some hosts and the paths between them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -95,6 +97,8 @@ pub struct RunReport {
     pub bits_per_second: f64,
     /// From the start of the command to the first byte.
     pub start_seconds: f64,
+    /// What getting up to speed cost: the time that its bytes took longer than at that rate.
+    pub ramp_seconds: f64,
     /// From the last byte to the end: syncing, renaming.
     pub finish_seconds: f64,
     /// What the sender's kernel said of its streams; absent where no TCP was used.
@@ -106,17 +110,19 @@ pub struct RunReport {
 impl RunReport {
     /// What a transfer's report says of it.
     ///
-    /// * `last_rate`: bits per second over its last two seconds, where it took that long.
+    /// * `last`: its last rate, where it took long enough for that.
     #[must_use]
-    pub fn of(report: &Report, sender: &str, last_rate: Option<f64>) -> Self {
+    pub fn of(report: &Report, sender: &str, last: Option<Pace>) -> Self {
+        let last = last.filter(|last| last.bits_per_second > 0.0);
         let start = report.reach_seconds + report.start_seconds;
         let moving = (report.seconds - start - report.finish_seconds).max(1e-9);
         let mean = report.delivered_bytes as f64 * 8.0 / moving;
         let mut nodes = report.nodes.iter();
         Self {
             bytes: report.delivered_bytes,
-            bits_per_second: last_rate.filter(|rate| *rate > 0.0).unwrap_or(mean),
+            bits_per_second: last.map_or(mean, |last| last.bits_per_second),
             start_seconds: start,
+            ramp_seconds: last.map_or(0.0, |last| last.ramp_seconds()),
             finish_seconds: report.finish_seconds,
             network: nodes
                 .find(|node| node.node == sender)
@@ -143,7 +149,7 @@ pub struct Forecast {
     pub files: Option<RunReport>,
     /// The predicted rate of a long copy.
     pub bits_per_second: Option<f64>,
-    /// The predicted time before its first byte.
+    /// What its beginning costs beside the bytes at that rate: the time before the first one, and getting up to speed.
     pub start_seconds: Option<f64>,
     /// What will bind it, with the share of the run in which that was seen to.
     pub bound_by: Option<BottleneckReport>,

@@ -773,6 +773,9 @@ pub struct BottleneckReport {
     pub node: Option<String>,
     /// Of a pair, the receiver.
     pub peer: Option<String>,
+    /// Of losses over one of several rails of a pair, that one: the sender's interface and address, and the receiver's address.
+    #[serde(default)]
+    pub rail: Option<String>,
     /// Of the whole time, 0 to 1.
     pub share: f64,
 }

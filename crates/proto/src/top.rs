@@ -9,7 +9,7 @@
 //!
 //! A transfer that several processes know of is one row: what its command says counts, and without that what its agents say together.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use ropewalk_model::{Instant, Nanos};
 use serde::{Deserialize, Serialize};
@@ -98,6 +98,8 @@ pub struct Sample {
     pub speaker: Speaker,
     /// Its process on its host; 0 where that is not known.
     pub process: u32,
+    /// Of an agent, the random name of its run: it may be reached in several ways, and is one node.
+    pub agent: Option<String>,
     /// Id of the transfer, once it is known.
     pub transfer: Option<String>,
     /// `copy`, `check`, `transfer`, `stream`, `shuffle` or `tunnel`.
@@ -448,13 +450,25 @@ fn of_command(part: &Part) -> TransferRow {
     }
 }
 
+/// Each agent once, however often it was asked.
+fn distinct<'p, 's>(parts: &'p [Part<'s>]) -> Vec<&'p Part<'s>> {
+    let mut known = BTreeSet::new();
+    let parts = parts.iter();
+    parts
+        .filter(|part| match &part.sample.agent {
+            Some(agent) => known.insert(agent),
+            None => true,
+        })
+        .collect()
+}
+
 /// What the node of each part is called: by its place, and where several agents of one place take part by their processes, too.
-fn node_names(parts: &[Part]) -> Vec<String> {
+fn node_names(parts: &[&Part]) -> Vec<String> {
     let mut of_place: BTreeMap<&str, usize> = BTreeMap::new();
     for part in parts {
         *of_place.entry(part.place).or_default() += 1;
     }
-    let name = |part: &Part| match of_place.get(part.place).copied().unwrap_or(1) {
+    let name = |part: &&Part| match of_place.get(part.place).copied().unwrap_or(1) {
         1 => part.place.to_owned(),
         _ => format!("{}, process {}", part.place, part.sample.process),
     };
@@ -462,17 +476,18 @@ fn node_names(parts: &[Part]) -> Vec<String> {
 }
 
 fn of_agents(parts: &[Part]) -> TransferRow {
-    let names = node_names(parts);
+    let parts = distinct(parts);
+    let names = node_names(&parts);
     let Some(first) = parts.first() else {
         return TransferRow::default();
     };
     let mut row = common(first.sample);
-    let receives = |part: &&Part| part.sample.total.is_some_and(|total| total > 0);
+    let receives = |part: &Part| part.sample.total.is_some_and(|total| total > 0);
     let (mut senders, mut receivers) = (Vec::new(), Vec::new());
     for (part, name) in parts.iter().zip(&names) {
         let (sample, lately) = (part.sample, &part.lately);
         row.seconds = row.seconds.max(sample.seconds);
-        if receives(&part) || sample.total.is_none() {
+        if receives(part) || sample.total.is_none() {
             receivers.push(NodeRow {
                 node: name.clone(),
                 sends: false,
@@ -482,7 +497,7 @@ fn of_agents(parts: &[Part]) -> TransferRow {
                 bits_per_second: lately.received_bits_per_second,
             });
         }
-        if sample.sent > 0 || !receives(&part) {
+        if sample.sent > 0 || !receives(part) {
             senders.push(NodeRow {
                 node: name.clone(),
                 sends: true,
@@ -511,7 +526,7 @@ fn of_agents(parts: &[Part]) -> TransferRow {
     row.eta_seconds = left
         .filter(|_| row.bits_per_second > 0.0)
         .map(|left| left as f64 * 8.0 / row.bits_per_second);
-    row.bottlenecks = causes(parts, &names);
+    row.bottlenecks = causes(&parts, &names);
     row.nodes = receivers;
     row.nodes.extend(senders);
     row
@@ -523,6 +538,7 @@ fn cause(cause: BottleneckCause, node: &str, share: f64) -> BottleneckReport {
         cause,
         node: Some(node.to_owned()),
         peer: None,
+        rail: None,
         share,
     }
 }
@@ -567,7 +583,7 @@ fn of_sender(spent: &Spent, node: &str) -> Vec<BottleneckReport> {
 }
 
 /// What held the nodes that were seen back: receivers, and in the part of the time in which these waited for bytes, senders.
-fn causes(parts: &[Part], names: &[String]) -> Vec<BottleneckReport> {
+fn causes(parts: &[&Part], names: &[String]) -> Vec<BottleneckReport> {
     let side = |of: fn(&Spent, &str) -> Vec<BottleneckReport>,
                 spent: fn(&Part) -> Option<Spent>| {
         let found = parts

@@ -76,6 +76,38 @@ impl Topology {
         .large_windows()
     }
 
+    /// Two hosts, `a` and `b`, with an interface for each trunk, which joins it to the other host's of the same number; with routers.
+    /// TCP windows are large.
+    ///
+    /// * `access_bits_per_second`: cap of each interface, each way.
+    #[must_use]
+    pub fn pair_over_rails(access_bits_per_second: Option<u64>, trunks: Vec<TrunkSpec>) -> Self {
+        let host = |name: &str, side: u8| {
+            let rails = (0..trunks.len() as u8).map(|number| 2 * number + side);
+            let nics = rails.map(|rail| NicSpec {
+                bits_per_second: access_bits_per_second,
+                burst: Burst::Wire,
+                ..NicSpec::default().rail(rail)
+            });
+            nics.fold(HostSpec::new(name), HostSpec::nic)
+        };
+        let hosts = vec![host("a", 0), host("b", 1)];
+        let end = |rail| TrunkEnd {
+            rail,
+            gateway: None,
+        };
+        let trunks = (0_u8..).zip(trunks).map(|(number, trunk)| TrunkSpec {
+            ends: [end(2 * number), end(2 * number + 1)],
+            ..trunk
+        });
+        Topology {
+            hosts,
+            trunks: trunks.collect(),
+            ..Topology::default()
+        }
+        .large_windows()
+    }
+
     fn large_windows(mut self) -> Self {
         for (name, start) in [("rmem", 131_072), ("wmem", 65_536)] {
             let value = format!("4096 {start} {TCP_WINDOW_BYTES}");

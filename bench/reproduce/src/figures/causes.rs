@@ -1,8 +1,8 @@
-//! What held a transfer back, and what the program says of it: twelve transfers, each limited on purpose by one thing.
+//! What held a transfer back, and what the program says of it: thirteen transfers, each limited on purpose by one thing.
 //!
 //! Hosts of a lab without caps but where one is the point. Slow disks are file systems in files whose device the kernel limits, slow
 //! processors are shares of a group. Named: the first bottleneck of the report is that thing, at that node; the page
-//! (`--report`) has it in words; `doctor`, run before the transfer, names it where it can know.
+//! (`--report`) says it first, in words; `doctor`, run before the transfer, names it where it can know.
 
 mod quota;
 
@@ -10,7 +10,7 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use ropewalk_lab::trunk::{ClusterSpec, LinkSpec, Loss, QueueLimit, TrunkSpec};
 use ropewalk_lab::{HostSpec, Lab, LabBuilder, Topology};
 use ropewalk_proto::report::{BottleneckCause as Cause, BottleneckReport};
@@ -51,6 +51,9 @@ const RUN_MAX: Duration = Duration::from_secs(300);
 /// What a slow disk may leave unwritten before programs have to wait.
 const UNWRITTEN: u64 = 16 << 20;
 
+/// Packets that a lossy path loses, of one.
+const LOST: f64 = 0.02;
+
 /// One way, on long paths.
 const DELAY: Duration = Duration::from_millis(20);
 
@@ -66,6 +69,7 @@ enum Held {
     Sync,
     Trunk,
     Loss,
+    LossyRail,
     Limit,
     SocketBuffer,
     Straggler,
@@ -100,7 +104,7 @@ const fn case(
     }
 }
 
-const CASES: [Case; 12] = [
+const CASES: [Case; 13] = [
     case(
         Held::SourceDisk,
         "disk of the sender, 40 MB/s",
@@ -165,6 +169,13 @@ const CASES: [Case; 12] = [
         Some((Cause::Loss, "a1")),
     ),
     case(
+        Held::LossyRail,
+        "2 % loss on one of two interfaces, round trip 40 ms",
+        (Cause::Loss, Some("a"), Some("b")),
+        "packet loss from a to b",
+        Some((Cause::Loss, "a")),
+    ),
+    case(
         Held::Limit,
         "--limit 100Mbit",
         (Cause::Limit, None, None),
@@ -198,6 +209,8 @@ struct Stage {
     root: Option<String>,
     // The agent that gets a part of a processor.
     slow: Option<&'static str>,
+    // The addresses of the rail that is to be named.
+    rail: Option<String>,
     copy: String,
     doctor: String,
 }
@@ -206,8 +219,11 @@ struct Stage {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Ran {
     moved: Moved,
-    // The page has the words.
-    is_on_page: bool,
+    // What the page says first of what held it back.
+    page: Option<String>,
+    // The addresses of the rail that is to be named.
+    #[serde(default)]
+    rail: Option<String>,
     // What `doctor` says before, where it can know.
     doctor: Option<Examined>,
 }
@@ -216,6 +232,8 @@ struct Ran {
 struct Examined {
     bound_by: Option<BottleneckReport>,
     predicted_bits_per_second: Option<f64>,
+    #[serde(default)]
+    start_seconds: Option<f64>,
 }
 
 const COLUMNS: [(&str, &str); 9] = [
@@ -257,6 +275,7 @@ impl Stage {
             master,
             root: None,
             slow: None,
+            rail: None,
             copy: format!("copy {from}:{PORT}:mem:{bytes} {to}:{PORT}:null:"),
             doctor: format!("doctor {from}:{PORT} {to}:{PORT}"),
         }
@@ -272,6 +291,26 @@ impl Stage {
     fn between(site: &Site, link: LinkSpec, buffer: Option<&str>, bytes: u64) -> Result<Self> {
         let lab = over_trunk(site, 1, link, buffer)?;
         Ok(Self::of(lab, "b1", "a1", "b1", bytes))
+    }
+
+    /// Over two interfaces of two hosts, of which the second one's packets go over a link that loses some.
+    fn railed(site: &Site, link: LinkSpec, bytes: u64) -> Result<Self> {
+        let lossy = link.clone().loss(Loss::independent(LOST));
+        let trunks = [link, lossy].map(TrunkSpec::symmetric).to_vec();
+        let topology = Topology::pair_over_rails(Some(FAST), trunks);
+        let builder = with_program(LabBuilder::from(topology), site).congestion_control("cubic");
+        let lab = builder.build().context("cannot build the lab")?;
+        let second = |host| {
+            let own = lab.addresses(host).into_iter();
+            own.filter(std::net::IpAddr::is_ipv4).nth(1)
+        };
+        let (Some(a), Some(b)) = (second("a"), second("b")) else {
+            bail!("the lab's hosts have one interface");
+        };
+        Ok(Self {
+            rail: Some(format!("{a} - {b}")),
+            ..Self::of(lab, "b", "a", "b", bytes)
+        })
     }
 
     /// A file of one host, on a disk or to one.
@@ -378,7 +417,7 @@ impl Held {
             Self::Sync => 20 << 20,
             Self::SenderProcessor | Self::ReceiverProcessor => 1 << 30,
             Self::Straggler => 24 << 20,
-            Self::Loss | Self::SocketBuffer => 240 << 20,
+            Self::Loss | Self::LossyRail | Self::SocketBuffer => 240 << 20,
             _ => 96 << 20,
         };
         if quick { bytes / 2 } else { bytes }
@@ -418,13 +457,39 @@ impl Held {
             }
             Self::Trunk => Stage::trunk(site, agents, bytes),
             Self::Loss => {
-                let lossy = long.loss(Loss::independent(0.02));
+                let lossy = long.loss(Loss::independent(LOST));
                 Stage::between(site, lossy, None, bytes)
+            }
+            Self::LossyRail => {
+                let link = LinkSpec {
+                    bits_per_second: Some(FAST / 5),
+                    ..long
+                };
+                Stage::railed(site, link, bytes)
             }
             Self::SocketBuffer => Stage::between(site, long, Some("4096 65536 65536"), bytes),
             Self::Straggler => Stage::straggler(site, bytes),
         }
     }
+}
+
+/// What a page says first, below its title, of what held the transfer back: `writing at b, 71 % of the time.`
+fn first_statement(page: &str) -> Option<String> {
+    const SAID: &str = "eld back";
+    let (_, body) = page.split_once("</h1>")?;
+    let mut said = String::new();
+    for part in body.split('<') {
+        said.push_str(part.split_once('>').map_or(part, |(_, text)| text));
+    }
+    let (_, after) = said.split_once(SAID)?;
+    let line = after.lines().next()?.trim_start();
+    Some(line.strip_prefix("by ").unwrap_or(line).to_owned())
+}
+
+/// Whether a statement begins with a name, which ends there: `trunk wan` is not `trunk wan2`.
+fn begins(said: &str, name: &str) -> bool {
+    let after = said.strip_prefix(name);
+    after.is_some_and(|after| !after.starts_with(|next: char| next.is_alphanumeric()))
 }
 
 /// What `doctor` says.
@@ -438,6 +503,7 @@ fn examine(agents: &Agents, stage: &Stage) -> Result<Examined> {
     Ok(Examined {
         bound_by: serde_json::from_value(pair["bound_by"].clone()).ok(),
         predicted_bits_per_second: pair["bits_per_second"].as_f64(),
+        start_seconds: pair["start_seconds"].as_f64(),
     })
 }
 
@@ -466,12 +532,15 @@ fn run_case(site: &Site, case: &Case, bytes: u64) -> Result<Ran> {
     agents.stop()?;
     let text = fs::read_to_string(&page).context("there is no page")?;
     fs::remove_file(&page)?;
-    let Stage { lab, disk, .. } = stage;
+    let Stage {
+        lab, disk, rail, ..
+    } = stage;
     lab.close()?;
     drop(disk);
     Ok(Ran {
         moved: moved.complete()?,
-        is_on_page: text.contains(case.words),
+        page: first_statement(&text),
+        rail,
         doctor,
     })
 }
@@ -488,10 +557,19 @@ impl Case {
     }
 }
 
-fn is(found: &BottleneckReport, case: &Case) -> bool {
-    found.cause == case.cause
+fn is(found: &BottleneckReport, case: &Case, rail: Option<&str>) -> bool {
+    is_over(found, rail)
+        && found.cause == case.cause
         && found.node.as_deref() == case.node
         && found.peer.as_deref() == case.peer
+}
+
+/// Whether it names this rail, or none where none is to be named.
+fn is_over(found: &BottleneckReport, rail: Option<&str>) -> bool {
+    match (&found.rail, rail) {
+        (Some(found), Some(rail)) => found.ends_with(rail),
+        (found, rail) => found.is_none() && rail.is_none(),
+    }
 }
 
 fn words_of(found: Option<&BottleneckReport>) -> Cell {
@@ -500,7 +578,10 @@ fn words_of(found: Option<&BottleneckReport>) -> Cell {
     };
     let cause = serde_json::to_value(found.cause).unwrap_or_default();
     let mut text = cause.as_str().unwrap_or_default().replace('_', " ");
-    for name in [&found.node, &found.peer].into_iter().flatten() {
+    for name in [&found.node, &found.peer, &found.rail]
+        .into_iter()
+        .flatten()
+    {
         text = format!("{text} {name}");
     }
     text.into()
@@ -529,42 +610,70 @@ pub(crate) fn run(settings: &Settings) -> Result<bool> {
             continue;
         };
         let first = ran.moved.report.bottlenecks.first();
-        let is_named = first.is_some_and(|first| is(first, case));
+        let rail = ran.rail.as_deref();
+        let is_named = first.is_some_and(|first| is(first, case, rail));
         let found = ran
             .doctor
             .as_ref()
             .and_then(|doctor| doctor.bound_by.as_ref());
         let is_known = case.doctor.map(|(cause, node)| {
-            found.is_some_and(|found| found.cause == cause && found.node.as_deref() == Some(node))
+            found.is_some_and(|found| {
+                found.cause == cause && found.node.as_deref() == Some(node) && is_over(found, rail)
+            })
         });
         reports += u32::from(is_named);
-        pages += u32::from(ran.is_on_page);
+        let is_on_page = ran.page.as_deref().is_some_and(|said| {
+            begins(said, case.words) && rail.is_none_or(|rail| said.contains(rail))
+        });
+        pages += u32::from(is_on_page);
         doctors += u32::from(is_known == Some(true));
         asked += u32::from(is_known.is_some());
         let taken = ran.moved.report.bits_per_second;
-        let predicted = ran
-            .doctor
-            .as_ref()
-            .and_then(|doctor| doctor.predicted_bits_per_second);
+        let bits = ran.moved.report.delivered_bytes as f64 * 8.0;
+        let predicted = ran.doctor.as_ref().and_then(|doctor| {
+            let rate = doctor.predicted_bits_per_second?;
+            Some(bits / (doctor.start_seconds? + bits / rate))
+        });
         table.row(vec![
             case.name.into(),
             words_of(first),
             number(first.map(|first| first.share), 2),
             yes(is_named).into(),
-            yes(ran.is_on_page).into(),
+            yes(is_on_page).into(),
             words_of(found),
             is_known.map_or(Cell::Empty, |is| yes(is).into()),
             number(taken / 1e6, 0),
             number(predicted.map(|predicted| predicted / taken), 2),
         ]);
     }
-    table.note("share: of the whole time. page: `--report` has it in words. doctor: run before, where it can know: not limits of a command, what several pairs share, or small files.");
+    table.note("share: of the whole time. page: the first that the page of `--report` says of it. predicted: for as many bytes, with the start that doctor expects. doctor: run before, where it can know: not limits of a command, what several pairs share, or small files.");
     bench.headline(
         "what limits a transfer",
         format!(
-            "named first by the report in {reports} of {}, shown on its page in {pages}, named by doctor in {doctors} of {asked}",
+            "named first by the report in {reports} of {}, said first on its page in {pages}, named by doctor in {doctors} of {asked}",
             CASES.len()
         ),
     );
     bench.finish(&[table])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What else a page says of causes does not count: the first statement has to begin with the one that is looked for.
+    #[test]
+    fn the_first_statement_of_a_page_counts() {
+        let page = "<h1>reading at a</h1>\n<p>Held back by <strong>writing at b</strong>, 71 % of the time.</p>\n<pre>held back  reading at a 20 %</pre>";
+        let said = first_statement(page).unwrap();
+        assert_eq!(said, "writing at b, 71 % of the time.");
+        assert!(begins(&said, "writing at b"));
+        for other in ["reading at a", "writing at", "writing at b2", "b"] {
+            assert_eq!(begins(&said, other), other == "writing at", "{other}");
+        }
+        let listed = "<h1>x</h1><pre>time\nheld back  reading at a 60 %, writing at b 20 %\n</pre>";
+        let said = first_statement(listed).unwrap();
+        assert!(begins(&said, "reading at a") && !begins(&said, "writing at b"));
+        assert_eq!(first_statement("<h1>held back by b</h1><p>done</p>"), None);
+    }
 }

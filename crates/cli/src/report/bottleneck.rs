@@ -58,7 +58,11 @@ pub(crate) fn name(one: &BottleneckReport) -> String {
         Of::SenderRate | Of::ReceiverRate => at("the network speed of"),
         Of::Path => between("the path from", "to"),
         Of::Window => between("TCP windows between", "and"),
-        Of::Loss => between("packet loss from", "to"),
+        Of::Loss => {
+            let rail = one.rail.as_deref().map(escape::line);
+            let over = rail.map(|rail| format!(" over {rail}"));
+            between("packet loss from", "to") + &over.unwrap_or_default()
+        }
         Of::Trunk => at("trunk"),
         Of::RoundTrips => between("round trips between", "and"),
         Of::SinkDisk => at("writing at"),
@@ -143,6 +147,7 @@ mod tests {
             cause,
             node: Some(node.into()),
             peer: peer.map(str::to_owned),
+            rail: None,
             share,
         }
     }
@@ -163,6 +168,17 @@ mod tests {
         );
         report.seconds = 0.5;
         assert_eq!(words(&report), None);
+    }
+
+    /// Losses of one of several rails name that one, whose name is text from elsewhere.
+    #[test]
+    fn the_rail_of_losses_is_named() {
+        let mut loss = one(BottleneckCause::Loss, "a", Some("b"), 0.5);
+        assert_eq!(name(&loss), "packet loss from a to b");
+        loss.rail = Some("eth1 10.1.0.1 - 10.1.0.2\u{1b}".into());
+        let said = name(&loss);
+        assert!(said.starts_with("packet loss from a to b over eth1 10.1.0.1 - 10.1.0.2"));
+        assert!(!said.contains('\u{1b}'));
     }
 
     /// What would be first if the first cause were halved.

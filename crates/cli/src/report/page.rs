@@ -26,6 +26,14 @@ fn write(out: &mut String, report: &Report) -> std::fmt::Result {
         "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n<title>ropewalk: {0}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<h1>{0}</h1>",
         text(label)
     )?;
+    if let Some(first) = report.bottlenecks.first() {
+        writeln!(
+            out,
+            "<p>Held back by <strong>{}</strong>, {:.0} % of the time.</p>",
+            text(&bottleneck::name(first)),
+            first.share * 100.0
+        )?;
+    }
     out.push_str("<pre>");
     for line in summary(report) {
         writeln!(out, "{}", text(&line))?;
@@ -134,6 +142,7 @@ mod tests {
             cause,
             node: Some(node.into()),
             peer: peer.map(str::to_owned),
+            rail: None,
             share: 0.5,
         }
     }
@@ -216,10 +225,27 @@ mod tests {
         }
     }
 
-    /// A transfer that moved nothing has a page, too.
+    /// The first that a page says, below its title, is the largest cause, alone.
+    #[test]
+    fn pages_begin_with_the_largest_cause() {
+        let said = read(&page(&report()));
+        let name = text(&bottleneck::name(&report().bottlenecks[0]));
+        let mut lines = said.lines().filter(|line| !line.trim().is_empty());
+        let title = text(EVIL);
+        assert!(lines.any(|line| line == title));
+        let first = lines.find(|line| line.contains("eld back"));
+        assert_eq!(
+            first,
+            Some(&*format!("Held back by {name}, 50 % of the time."))
+        );
+    }
+
+    /// A transfer that moved nothing has a page, too; nothing held it back.
     #[test]
     fn empty_reports_have_pages() {
         let report = Report::ended(ropewalk_proto::report::Outcome::Refused);
-        assert!(read(&page(&report)).contains("REFUSED"));
+        let said = read(&page(&report));
+        assert!(said.contains("REFUSED"));
+        assert!(!said.contains("eld back"));
     }
 }

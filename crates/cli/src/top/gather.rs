@@ -251,10 +251,15 @@ fn state(answer: &Answer) -> Option<String> {
 /// What an agent's process takes part in, each once.
 fn of_agent(process: u32, reply: &StatusReply) -> Vec<Sample> {
     let mut known = BTreeSet::new();
+    let agent = reply.agent.as_ref().map(|agent| agent.instance.clone());
+    let agent = agent.filter(|instance| !instance.is_empty());
     let lines = reply.transfers.iter();
     lines
         .filter(|line| known.insert(&line.transfer))
-        .map(|line| of_part(process, line))
+        .map(|line| Sample {
+            agent: agent.clone(),
+            ..of_part(process, line)
+        })
         .collect()
 }
 
@@ -293,7 +298,7 @@ fn of_part(process: u32, line: &TransferStatus) -> Sample {
 
 #[cfg(test)]
 mod tests {
-    use ropewalk_proto::control::Waits;
+    use ropewalk_proto::control::{AgentStatus, Waits};
 
     use super::*;
 
@@ -390,10 +395,14 @@ mod tests {
         };
         let mut reply = StatusReply {
             transfers: vec![line.clone(), line],
+            agent: Some(AgentStatus {
+                instance: "6f".into(),
+                ..AgentStatus::default()
+            }),
             ..StatusReply::default()
         };
         let own = of_host(&reply, true);
-        assert_eq!(own.len(), 1);
+        assert_eq!((own.len(), own[0].agent.as_deref()), (1, Some("6f")));
         assert_eq!((own[0].total, own[0].received), (Some(10), 4));
         assert_eq!(
             (own[0].state.as_deref(), own[0].to.join(" ")),

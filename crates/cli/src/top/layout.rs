@@ -337,6 +337,7 @@ mod tests {
                 cause: BottleneckCause::SinkDisk,
                 node: Some("n0".into()),
                 peer: None,
+                rail: None,
                 share: 0.71,
             }],
             nodes: (0..nodes).map(node).collect(),

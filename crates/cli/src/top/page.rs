@@ -153,6 +153,7 @@ mod tests {
                 cause: BottleneckCause::Path,
                 node: Some(evil()),
                 peer: Some(evil()),
+                rail: None,
                 share: 0.5,
             }],
             nodes: vec![NodeRow {

@@ -6,6 +6,7 @@ use ropewalk_lab::trunk::{ClusterSpec, LinkSpec, Loss, QueueLimit, TrunkSpec};
 use ropewalk_lab::{HostSpec, Lab, LabBuilder, NicSpec, Topology};
 use serde_json::{Value, json};
 
+use crate::doctor::doctor;
 use crate::hosts::{agent, close, master};
 
 /// The largest cause of a copy of memory to nothing; it has at least half of the time.
@@ -56,6 +57,48 @@ fn what_held_it_back_is_named() {
         "c:7420:null:",
     ];
     assert_eq!(cause(&lab, "b", &slow), json!(["receiver_rate", c, null]));
+    close(lab, agents);
+}
+
+/// Of two interfaces, the one whose packets are lost is named by the report, with its addresses, and by `doctor` before.
+#[test]
+fn the_lossy_one_of_two_interfaces_is_named() {
+    if ropewalk_lab::skip("the_lossy_one_of_two_interfaces_is_named") {
+        return;
+    }
+    // What 32 streams carry over the lossy one is less.
+    let link = LinkSpec::rate_bits(100_000_000)
+        .delay(Duration::from_millis(40))
+        .queue(QueueLimit::Packets(2000));
+    let lossy = link.clone().loss(Loss::independent(0.02));
+    let trunks = [link, lossy].map(TrunkSpec::symmetric).to_vec();
+    let lab = LabBuilder::from(Topology::pair_over_rails(Some(1_000_000_000), trunks))
+        .congestion_control("cubic")
+        .build()
+        .unwrap();
+    let agents = ["a", "b"].map(|host| agent(&lab, host, 7420, &["/data"]));
+    let second = |host| {
+        let own = lab.addresses(host).into_iter();
+        let mut own = own.filter(std::net::IpAddr::is_ipv4);
+        own.nth(1).unwrap()
+    };
+    let nic = &lab.nics("a")[1].name;
+    let rail = format!("{nic} {} - {}", second("a"), second("b"));
+    let is_it = |found: &Value| {
+        let named = json!([found["cause"], found["node"], found["peer"], found["rail"]]);
+        assert_eq!(named, json!(["loss", "a", "b", rail]), "{found:#}");
+    };
+    let args = ["copy", "--speeds", "off", "--streams", "2"];
+    let (status, report) = master(
+        &lab,
+        "b",
+        &[&args[..], &["a:7420:mem:16MiB", "b:7420:null:"]].concat(),
+    );
+    assert_eq!(status, Some(0), "{report:#}");
+    assert_eq!(report["pairs"].as_array().unwrap().len(), 2, "{report:#}");
+    is_it(&report["bottlenecks"][0]);
+    let report = doctor(&lab, "b", &["a:7420", "b:7420"]);
+    is_it(&report["pairs"][0]["bound_by"]);
     close(lab, agents);
 }
 

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::hosts::{agent, close, give_token, program};
 
-fn doctor(lab: &Lab, host: &str, args: &[&str]) -> Value {
+pub(crate) fn doctor(lab: &Lab, host: &str, args: &[&str]) -> Value {
     give_token(lab, host);
     let mut command = program(lab, host);
     command.args(["doctor", "--json", "--token-file", "/run/token"]);

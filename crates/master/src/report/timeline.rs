@@ -22,8 +22,8 @@ pub(super) fn timeline(
     let syncing = BottleneckReport {
         cause: BottleneckCause::Syncing,
         node: syncs_last.map(|node| node.name.to_owned()),
-        peer: None,
         share: 1.0,
+        ..BottleneckReport::default()
     };
     let received_at = (moving - finish).max(0.0);
     let points = coordinator.timeline().iter().map(|point| {
@@ -61,17 +61,8 @@ fn thousandths(value: f64) -> f64 {
 /// Causes with the names of their nodes.
 pub(super) fn causes_of(causes: &[(Cause, f64)], names: &[&str]) -> Vec<BottleneckReport> {
     let name = |node: u32| names.get(node as usize).map(|name| (*name).to_owned());
-    let causes = causes.iter().map(|(cause, share)| {
-        let (cause, node, peer) = named(cause.clone());
-        BottleneckReport {
-            cause,
-            node: match node {
-                Ok(node) => name(node),
-                Err(trunk) => trunk,
-            },
-            peer: peer.and_then(name),
-            share: thousandths(*share),
-        }
-    });
+    let causes = causes
+        .iter()
+        .map(|(cause, share)| named(cause.clone(), thousandths(*share), name));
     causes.filter(|one| one.share > 0.0).collect()
 }

@@ -765,6 +765,9 @@ pub struct Status {
     pub sending: ::core::option::Option<Waits>,
     #[prost(message, optional, tag = "6")]
     pub receiving: ::core::option::Option<Waits>,
+    /// of a node that sends, too
+    #[prost(message, repeated, tag = "7")]
+    pub rails: ::prost::alloc::vec::Vec<RailStatus>,
     /// while contents are compared
     #[prost(message, optional, tag = "40")]
     pub comparing: ::core::option::Option<Comparing>,
@@ -850,7 +853,7 @@ pub struct PairStatus {
     #[prost(uint64, tag = "5")]
     pub left: u64,
 }
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct SenderStatus {
     #[prost(uint64, tag = "1")]
     pub sent: u64,
@@ -858,6 +861,8 @@ pub struct SenderStatus {
     pub tcp: ::core::option::Option<TcpStatus>,
     #[prost(message, optional, tag = "3")]
     pub sending: ::core::option::Option<Waits>,
+    #[prost(message, repeated, tag = "4")]
+    pub rails: ::prost::alloc::vec::Vec<RailStatus>,
     /// before the plan
     #[prost(message, optional, tag = "40")]
     pub comparing: ::core::option::Option<Comparing>,
@@ -893,6 +898,23 @@ pub struct TcpStatus {
     /// bytes on the way that windows or buffers of hosts allow a stream; 0 = no limit seen
     #[prost(uint32, tag = "8")]
     pub window: u32,
+}
+/// The same of the streams over one rail, where there are several to that receiver. Only of rails with repeated segments, a few at most.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RailStatus {
+    #[prost(uint32, tag = "1")]
+    pub receiver: u32,
+    /// the interface here, its address, and the one of the receiver
+    #[prost(string, tag = "2")]
+    pub rail: ::prost::alloc::string::String,
+    #[prost(uint64, tag = "3")]
+    pub segments: u64,
+    #[prost(uint64, tag = "4")]
+    pub repeated: u64,
+    #[prost(uint32, tag = "5")]
+    pub rtt_microseconds: u32,
+    #[prost(uint32, tag = "6")]
+    pub rtt_microseconds_min: u32,
 }
 /// How many streams the node keeps open from now on, all its lanes together; each lane keeps one at least. 0: what it
 /// opens over a short path.
@@ -1441,6 +1463,9 @@ pub struct AgentStatus {
     /// what tunnels may connect to
     #[prost(string, repeated, tag = "10")]
     pub forwards: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// random name of this run: two answers with the same one are of one agent
+    #[prost(string, tag = "11")]
+    pub instance: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ServedRoot {

@@ -19,7 +19,7 @@ use ropewalk_model::{ByteRate, Instant, Link, Nanos};
 
 use super::arrivals::WINDOW_TIME;
 use super::{Coordinator, Node};
-use crate::control::{Status, TcpStatus, Waits};
+use crate::control::{RailStatus, Status, TcpStatus, Waits};
 
 /// A share of a known speed or limit from which on that is what held the bytes back; headers and pauses take the rest.
 const NEAR: f64 = 0.88;
@@ -50,8 +50,8 @@ pub enum Cause {
     Path(u32, u32),
     /// Buffers or windows of the two hosts, too small for the path.
     Window(u32, u32),
-    /// Losses between two nodes.
-    Loss(u32, u32),
+    /// Losses between two nodes; where they have several rails, over which.
+    Loss(u32, u32, Option<String>),
     /// A declared trunk, by name.
     Trunk(String),
     /// A sender was not asked for enough ahead.
@@ -72,6 +72,41 @@ pub enum Cause {
     Limit,
 }
 
+/// Rails of one node that are kept; it reports fewer.
+const RAILS_MAX: usize = 64;
+
+/// The longest name of a rail that is taken; longer ones are cut.
+const RAIL_NAME_MAX: usize = 160;
+
+/// Segments over one rail, or over all.
+#[derive(Clone, Copy, Debug, Default)]
+struct Segments {
+    all: u64,
+    repeated: u64,
+    // Of those of the last report, the part that was sent again.
+    loss: f64,
+}
+
+impl Segments {
+    /// Takes what a node says of them.
+    ///
+    /// * `trip`: round trips in microseconds, as they are and the least ones.
+    fn note(&mut self, all: u64, repeated: u64, trip: (u32, u32)) {
+        let (more, again) = (
+            all.saturating_sub(self.all),
+            repeated.saturating_sub(self.repeated),
+        );
+        if more > 0 {
+            self.loss = again as f64 / more as f64;
+        }
+        // Where round trips are longer than they could be there is a queue, which is full at times: the path carries what it can.
+        if trip.0 > trip.1 / 2 * 3 {
+            self.loss = 0.0;
+        }
+        (self.all, self.repeated) = (all, repeated);
+    }
+}
+
 /// What one node last reported.
 #[derive(Clone, Debug, Default)]
 struct Reported {
@@ -80,8 +115,9 @@ struct Reported {
     // What was added by the last report.
     sent_of_late: Waits,
     tcp: Option<TcpStatus>,
-    // Of the segments of the last report, those that were sent again.
-    loss: f64,
+    segments: Segments,
+    // By receiver and name.
+    rails: BTreeMap<(u32, String), Segments>,
     // Windows or buffers limit most streams.
     is_windowed: bool,
     // Sockets hold bytes that were not sent yet: what its threads gave away waits for the path.
@@ -157,20 +193,38 @@ impl Reported {
             self.sending = *sending;
         }
         if let Some(tcp) = tcp {
-            let before = self.tcp.unwrap_or_default();
-            let segments = tcp.segments.saturating_sub(before.segments);
-            let repeated = tcp.repeated.saturating_sub(before.repeated);
-            if segments > 0 {
-                self.loss = repeated as f64 / segments as f64;
-            }
-            // Where round trips are longer than they could be there is a queue, which is full at times: the path carries what it can.
-            if tcp.rtt_microseconds > tcp.rtt_microseconds_min / 2 * 3 {
-                self.loss = 0.0;
-            }
+            let trip = (tcp.rtt_microseconds, tcp.rtt_microseconds_min);
+            self.segments.note(tcp.segments, tcp.repeated, trip);
             self.tcp = Some(*tcp);
             self.is_windowed = tcp.window > 0;
             self.is_queued = tcp.queued > 0;
         }
+    }
+
+    fn note_rails(&mut self, rails: &[RailStatus]) {
+        // What is not reported has lost nothing more.
+        for rail in self.rails.values_mut() {
+            rail.loss = 0.0;
+        }
+        for rail in rails {
+            let name = rail.rail.chars().take(RAIL_NAME_MAX).collect();
+            let key = (rail.receiver, name);
+            if self.rails.len() < RAILS_MAX || self.rails.contains_key(&key) {
+                let trip = (rail.rtt_microseconds, rail.rtt_microseconds_min);
+                let known = self.rails.entry(key).or_default();
+                known.note(rail.segments, rail.repeated, trip);
+            }
+        }
+    }
+
+    /// Losses that are the cause where a path to this receiver is full: those over the worst of its rails, or without such of all streams.
+    fn losses(&self, pair: (u32, u32)) -> Option<Cause> {
+        let rails = self.rails.iter();
+        let lossy = rails.filter(|((to, _), rail)| *to == pair.1 && rail.loss > LOSS);
+        if let Some(((_, name), _)) = lossy.max_by(|a, b| a.1.loss.total_cmp(&b.1.loss)) {
+            return Some(Cause::Loss(pair.0, pair.1, Some(name.clone())));
+        }
+        (self.segments.loss > LOSS).then_some(Cause::Loss(pair.0, pair.1, None))
     }
 }
 
@@ -250,14 +304,19 @@ impl Coordinator {
         node: u32,
         sending: Option<&Waits>,
         tcp: Option<&TcpStatus>,
+        rails: &[RailStatus],
     ) {
         let reported = self.bottleneck.nodes.entry(node).or_default();
         reported.note_sending(sending, tcp);
+        if tcp.is_some() {
+            reported.note_rails(rails);
+        }
     }
 
     /// A receiver's report while bytes move.
     pub(super) fn observe_waits(&mut self, node: u32, status: &Status, now: Instant) {
-        self.observe_sending(node, status.sending.as_ref(), status.tcp.as_ref());
+        let (sending, tcp) = (status.sending.as_ref(), status.tcp.as_ref());
+        self.observe_sending(node, sending, tcp, &status.rails);
         let Some(receiving) = &status.receiving else {
             return;
         };
@@ -396,8 +455,8 @@ impl Coordinator {
         if is_near(received, speed(to.setup.down, to)) {
             return Cause::ReceiverRate(receiver);
         }
-        if reported.loss > LOSS {
-            return Cause::Loss(sender, receiver);
+        if let Some(losses) = reported.losses((sender, receiver)) {
+            return losses;
         }
         if reported.is_windowed {
             return Cause::Window(sender, receiver);
@@ -456,7 +515,7 @@ impl Coordinator {
             .collect();
         for (node, finished) in finished.iter().enumerate() {
             if let Some((Some(sending), _)) = finished {
-                self.observe_sending(node as u32, Some(sending), None);
+                self.observe_sending(node as u32, Some(sending), None, &[]);
             }
         }
         for (node, finished) in finished.iter().enumerate() {

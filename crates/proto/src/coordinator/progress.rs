@@ -128,7 +128,8 @@ impl Coordinator {
         }
         self.nodes[node as usize].busy = busy;
         self.observe_streams(node, status.tcp.as_ref());
-        self.observe_sending(node, status.sending.as_ref(), status.tcp.as_ref());
+        let (sending, tcp) = (status.sending.as_ref(), status.tcp.as_ref());
+        self.observe_sending(node, sending, tcp, &status.rails);
     }
 
     /// The first node that is busy with something else while nothing moves, and with what.

@@ -47,10 +47,11 @@ pub fn forecast(sender: &HostReport, receiver: &HostReport, runs: Runs) -> Forec
             cause: BottleneckCause::SourceDisk,
             node: Some(sender.node.clone()),
             peer: None,
+            rail: None,
             share: 1.0,
         });
     }
-    let start_seconds = like.map(|run| run.start_seconds);
+    let start_seconds = like.map(|run| run.start_seconds + run.ramp_seconds);
     let settings = settings(sender, receiver, &runs);
     Forecast {
         sender: sender.node.clone(),

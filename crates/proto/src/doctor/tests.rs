@@ -24,6 +24,7 @@ fn cause(cause: Of, share: f64) -> BottleneckReport {
         cause,
         node: Some("a".into()),
         peer: Some("b".into()),
+        rail: None,
         share,
     }
 }
@@ -34,6 +35,7 @@ fn run(causes: &[(Of, f64)]) -> RunReport {
         bytes: 100_000_000,
         bits_per_second: 100e6,
         start_seconds: 0.5,
+        ramp_seconds: 0.25,
         finish_seconds: 0.0,
         network: Some(NetworkReport {
             streams: 1,
@@ -59,7 +61,7 @@ fn memory(run: RunReport) -> Forecast {
     })
 }
 
-/// The rate of memory, and what held that back; the time before the first byte is no cause.
+/// The rate of memory, and what held that back; the time before the first byte is no cause, and with the one that getting up to speed took it is the start.
 #[test]
 fn memory_is_predicted_from_memory() {
     let causes = [
@@ -69,7 +71,7 @@ fn memory_is_predicted_from_memory() {
     ];
     let forecast = memory(run(&causes));
     assert_eq!(forecast.bits_per_second, Some(100e6));
-    assert_eq!(forecast.start_seconds, Some(0.5));
+    assert_eq!(forecast.start_seconds, Some(0.75));
     let bound_by = forecast.bound_by.unwrap();
     assert_eq!(bound_by.cause, Of::Path);
     assert!((bound_by.share - 0.75).abs() < 1e-9);

@@ -118,6 +118,49 @@ fn places_that_do_not_answer_hide_no_others() {
     );
 }
 
+/// An agent that is named by its port, and whose host is asked too, is one node; two agents of one place are two.
+#[test]
+fn an_agent_that_is_asked_twice_is_one_node() {
+    let mut watch = Watch::default();
+    let sample = |process, name: &str, second: u64| Sample {
+        agent: Some(name.into()),
+        seconds: second as f64,
+        received: second * 100,
+        safe: second * 50,
+        total: Some(1000),
+        receiving: Some(Spent {
+            disk: second,
+            ..Spent::default()
+        }),
+        ..agent("a", process)
+    };
+    let mut look = |second| {
+        let here = [sample(7, "first", second), sample(8, "other", second)];
+        let places = [
+            seen("n", &here),
+            seen("n:7420", &[sample(0, "first", second)]),
+        ];
+        watch.observe(at(second), &places, 0)
+    };
+    look(1);
+    let report = look(2);
+    let row = &report.transfers[0];
+    let nodes: Vec<&str> = row.nodes.iter().map(|node| node.node.as_str()).collect();
+    assert_eq!(nodes, ["n, process 7", "n, process 8"]);
+    assert_eq!(row.places, ["n", "n:7420"]);
+    assert_eq!((row.received_bytes, row.delivered_bytes), (400, 200));
+    assert_eq!((row.total_bytes, row.bits_per_second), (Some(2000), 1600.0));
+    assert_eq!(row.bottlenecks.len(), 2);
+    // Of agents that do not say it each counts.
+    let old = || Sample {
+        total: Some(10),
+        ..agent("a", 7)
+    };
+    let old = [old(), old()];
+    let report = Watch::default().observe(at(0), &[seen("n", &old)], 0);
+    assert_eq!(report.transfers[0].nodes.len(), 2);
+}
+
 /// Two agents of one transfer: bytes are counted where they are received, and what a receiver waits for is its sender's cause.
 #[test]
 fn agents_together_name_the_cause() {

@@ -4,7 +4,7 @@ use ropewalk_model::ByteRate;
 
 use super::super::tests::{actions, begun_over, from, node, opened, started, started_with};
 use super::*;
-use crate::control::{PairStatus, SenderStatus, from_agent};
+use crate::control::{PairStatus, RailStatus, SenderStatus, from_agent};
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -147,7 +147,7 @@ fn a_full_connection_has_a_reason() {
     };
     let mut c = pair();
     waiting(&mut c, path(), lossy, 1, 1000);
-    assert_eq!(c.causes(), [(Cause::Loss(0, 1), 1.0)]);
+    assert_eq!(c.causes(), [(Cause::Loss(0, 1, None), 1.0)]);
     let full = TcpStatus {
         rtt_microseconds: 4000,
         ..lossy
@@ -155,6 +155,98 @@ fn a_full_connection_has_a_reason() {
     let mut c = pair();
     waiting(&mut c, path(), full, 1, 1000);
     assert_eq!(c.causes(), [(Cause::Path(0, 1), 1.0)]);
+}
+
+/// Of two rails that are full, the one that loses packets is named, whatever all streams together look like; a rail with a queue, and
+/// those of another receiver, are not.
+#[test]
+fn the_rail_that_loses_packets_is_named() {
+    let rail = |receiver, rail: &str, repeated, rtt_microseconds| RailStatus {
+        receiver,
+        rail: rail.to_owned(),
+        segments: 1000,
+        repeated,
+        rtt_microseconds,
+        rtt_microseconds_min: 1000,
+    };
+    let lossy = || rail(1, "eth1 10.1.0.1 - 10.1.0.2", 20, 1100);
+    let named = Some("eth1 10.1.0.1 - 10.1.0.2".to_owned());
+    // The mean of a long queue on one rail and none on the other.
+    let tcp = TcpStatus {
+        segments: 100_000,
+        repeated: 30,
+        rtt_microseconds: 20_000,
+        rtt_microseconds_min: 1000,
+        ..TcpStatus::default()
+    };
+    for (rails, cause) in [
+        (vec![], Cause::Path(0, 1)),
+        (vec![lossy()], Cause::Loss(0, 1, named.clone())),
+        (
+            vec![
+                rail(1, "eth0", 300, 40_000),
+                rail(1, "eth2", 4, 1100),
+                lossy(),
+            ],
+            Cause::Loss(0, 1, named),
+        ),
+        (vec![rail(1, "eth0", 300, 40_000)], Cause::Path(0, 1)),
+        (vec![rail(2, "eth1", 300, 1100)], Cause::Path(0, 1)),
+    ] {
+        let mut c = pair();
+        let status = SenderStatus {
+            rails,
+            tcp: Some(tcp),
+            ..SenderStatus::default()
+        };
+        let body = from_agent::Body::SenderStatus(status);
+        c.handle_message(0, from(body), Instant(SECOND));
+        let status = SenderStatus {
+            sending: Some(waits(|waits| &mut waits.path)),
+            ..SenderStatus::default()
+        };
+        c.handle_message(
+            0,
+            from(from_agent::Body::SenderStatus(status)),
+            Instant(SECOND),
+        );
+        let status = Status {
+            checked: 1000,
+            receiving: Some(waits(|waits| &mut waits.peer)),
+            pairs: vec![PairStatus {
+                delivered: 1000,
+                left: 1000,
+                ..PairStatus::default()
+            }],
+            ..Status::default()
+        };
+        c.handle_message(1, from(from_agent::Body::Status(status)), Instant(SECOND));
+        assert_eq!(c.causes(), [(cause, 1.0)]);
+    }
+}
+
+/// A rail that is not reported any more has stopped losing packets; more rails than can be are not kept.
+#[test]
+fn rails_are_those_of_the_last_report() {
+    let mut reported = Reported::default();
+    let rail = |number: u64, repeated: u64| RailStatus {
+        receiver: 1,
+        rail: format!("{number}{}", "x".repeat(1000)),
+        segments: 1000 * repeated,
+        repeated: 20 * repeated,
+        ..RailStatus::default()
+    };
+    reported.note_rails(&[rail(1, 1)]);
+    assert!(reported.losses((0, 1)).is_some());
+    reported.note_rails(&[]);
+    assert_eq!(reported.losses((0, 1)), None);
+    reported.note_rails(&[rail(1, 2)]);
+    assert!(
+        matches!(reported.losses((0, 1)), Some(Cause::Loss(0, 1, Some(name))) if name.len() <= RAIL_NAME_MAX)
+    );
+    let many: Vec<RailStatus> = (0..1000).map(|number| rail(number, 3)).collect();
+    reported.note_rails(&many);
+    assert_eq!(reported.rails.len(), RAILS_MAX);
 }
 
 /// A sender whose threads have nothing to do, as all that was asked for waits in its sockets, is held back by the path.
