@@ -17,6 +17,7 @@
 mod bench;
 mod changed;
 mod device;
+mod distant;
 mod figures;
 mod iperf;
 mod machine;

@@ -1,5 +1,6 @@
 //! Where received bytes are written, and where sent bytes are read: the store behind the lane's traits.
 
+use std::cell::Cell;
 use std::error::Error;
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::PathBuf;
@@ -96,9 +97,10 @@ impl SinkSet {
             .any(|placed| placed.ranges.contains_range(range))
     }
 
-    /// The unit of integrity around an offset.
-    pub fn unit_at(&self, offset: u64) -> Range {
-        self.layout.unit_at(offset, self.unit_len)
+    /// The units of integrity around offsets, mostly of one after another.
+    pub fn units(self: Arc<Self>) -> impl Fn(u64) -> Range + use<> {
+        let place = Cell::new(0);
+        move |offset| self.layout.unit_near(offset, self.unit_len, &place)
     }
 
     /// Calls `f` for the parts of `[offset, offset + length)` with the sink that takes each.
@@ -490,6 +492,12 @@ impl Holdings {
             code: missing::NOT_HELD,
             reason: format!("this node does not hold byte {offset} of the transfer"),
         })
+    }
+
+    /// Whether these bytes of the data are all of a small file.
+    pub fn is_small_file(&self, range: Range) -> bool {
+        let held = self.source(range.start);
+        held.is_ok_and(|(source, held)| held >= range.len() && source.is_small_file(range))
     }
 
     fn manifest(&self, space: u16, range: Range) -> Result<&[u8], Absent> {

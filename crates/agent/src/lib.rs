@@ -14,6 +14,7 @@
 
 #![forbid(unsafe_code)]
 
+mod ahead;
 mod awaited;
 mod beside;
 mod bridge;

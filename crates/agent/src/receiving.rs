@@ -275,7 +275,7 @@ impl Fetch {
                         state.node.fetch_mut().handle_kept(kept);
                     }
                     let now = fetch.member.now();
-                    let unit_at = |offset| sinks.unit_at(offset);
+                    let unit_at = sinks.clone().units();
                     if !sinks.names_early() {
                         state.node.keep_names_for_the_end();
                     }
@@ -364,9 +364,9 @@ impl Fetch {
 
     /// The unit at an offset; an empty one while there are no sinks.
     fn units(&self) -> impl Fn(u64) -> Range + use<> {
-        let sinks = self.sinks();
-        move |offset| match &sinks {
-            Some(sinks) => sinks.unit_at(offset),
+        let units = self.sinks().map(SinkSet::units);
+        move |offset| match &units {
+            Some(unit_at) => unit_at(offset),
             None => Range::new(offset, offset),
         }
     }

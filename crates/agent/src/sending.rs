@@ -13,6 +13,7 @@ use ropewalk_model::Range;
 use ropewalk_proto::control;
 use ropewalk_proto::wire::SPACE_DATA;
 
+use crate::ahead::{Ahead, Readers};
 use crate::handing::{Announcing, Handing};
 use crate::interfaces;
 use crate::landing::Holdings;
@@ -47,6 +48,7 @@ pub(crate) struct Serving {
     tcp: Mutex<Tcp>,
     // Of a receiver that hands on.
     handing: Mutex<Option<Handing>>,
+    readers: Arc<Readers>,
 }
 
 /// Rails whose counts are kept: more than two hosts have between them, for several receivers.
@@ -137,6 +139,7 @@ impl Serving {
             }),
             tcp: Mutex::default(),
             handing: Mutex::default(),
+            readers: Arc::default(),
         }
     }
 
@@ -278,7 +281,9 @@ impl Serving {
         is_told: bool,
     ) -> Metered {
         let handing = self.handing.lock().clone().filter(|_| is_told);
+        let ahead = holdings.as_ref().ok();
         Metered {
+            ahead: ahead.map(|holdings| Ahead::new(self.readers.clone(), holdings.clone())),
             holdings,
             serving: self.clone(),
             announcing: handing.and_then(Announcing::new),
@@ -320,6 +325,7 @@ pub(crate) struct Metered {
     holdings: Result<Arc<Holdings>, String>,
     serving: Arc<Serving>,
     announcing: Option<Announcing>,
+    ahead: Option<Ahead>,
     // Space and range that were counted last.
     asked: Mutex<(u16, Range)>,
 }
@@ -382,7 +388,12 @@ impl Metered {
 impl Provider for Metered {
     fn extent(&self, space: u16, range: Range) -> Result<Extent<'_>, Absent> {
         let holdings = self.holdings()?;
+        let since = Instant::now();
         let extent = during(Doing::Read, || holdings.extent(space, range))?;
+        if let Some(ahead) = &self.ahead {
+            // It was opened, and no byte was read.
+            ahead.observe(space, range.start, 0, since.elapsed());
+        }
         self.count_extent(space, range, &extent);
         Ok(extent)
     }
@@ -397,7 +408,18 @@ impl Provider for Metered {
 
     fn look(&self, space: u16, offset: u64, out: &mut [u8]) -> Result<(), Absent> {
         let holdings = self.holdings()?;
-        during(Doing::Read, || holdings.read(space, offset, out))
+        during(Doing::Read, || {
+            let Some(ahead) = &self.ahead else {
+                return holdings.read(space, offset, out);
+            };
+            if ahead.read(space, offset, out) {
+                return Ok(());
+            }
+            let since = Instant::now();
+            holdings.read(space, offset, out)?;
+            ahead.observe(space, offset, out.len() as u64, since.elapsed());
+            Ok(())
+        })
     }
 
     fn read(&self, space: u16, offset: u64, out: &mut [u8]) -> Result<(), Absent> {
@@ -410,6 +432,17 @@ impl Provider for Metered {
             },
         );
         Ok(())
+    }
+
+    fn granted(&self, units: &mut dyn Iterator<Item = (u16, Range)>) {
+        if let Some(ahead) = &self.ahead {
+            ahead.step(units);
+        }
+    }
+
+    fn is_read(&self, space: u16, range: Range) -> bool {
+        let ahead = self.ahead.as_ref();
+        ahead.is_some_and(|ahead| ahead.has(space, range))
     }
 
     fn news(&self) -> Option<(Vec<Range>, Duration)> {

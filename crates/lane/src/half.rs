@@ -403,6 +403,16 @@ pub struct Absent {
     pub reason: String,
 }
 
+/// The units whose turn it is and that follow, as [`Provider::granted`] wants them.
+pub(crate) fn announce<'g>(
+    provider: &dyn Provider,
+    turn: &'g Grant,
+    next: impl IntoIterator<Item = &'g Grant>,
+) {
+    let units = std::iter::once(turn).chain(next);
+    provider.granted(&mut units.map(|grant| (grant.space, grant.range)));
+}
+
 /// Bytes a sender may be asked for. Shared by the streams of all lanes.
 pub trait Provider: Sync {
     /// Where the bytes of `range` lie, or a prefix of them that is not empty. `range` is not empty.
@@ -432,6 +442,18 @@ pub trait Provider: Sync {
     /// As [`read`](Self::read).
     fn look(&self, space: u16, offset: u64, out: &mut [u8]) -> Result<(), Absent> {
         self.read(space, offset, out)
+    }
+
+    /// The first of these units is asked for next, and the others, by space and range, after it in this order, unless the receiver takes
+    /// them back: a provider whose bytes need time may get them ready. Lanes of datagrams do not say.
+    fn granted(&self, units: &mut dyn Iterator<Item = (u16, Range)>) {
+        let _ = units;
+    }
+
+    /// Whether the bytes of `range` were read already, so that [`read`](Self::read) only copies them.
+    fn is_read(&self, space: u16, range: Range) -> bool {
+        let _ = (space, range);
+        false
     }
 
     /// Of a provider that gets its bytes while it serves: ranges of the data that it has beside those it told before, at most

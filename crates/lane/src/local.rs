@@ -18,7 +18,7 @@ use ropewalk_model::Range;
 use crate::LaneError;
 use crate::half::{
     Absent, Extent, Grant, Handle, Landing, Observation, Provider, ReceiveHalf, Received, Stopper,
-    check_grants, missing, place, write,
+    announce, check_grants, missing, place, write,
 };
 use crate::receive::PIECE_LEN;
 
@@ -266,6 +266,7 @@ impl ReceiveHalf for Local {
         let Some(grant) = self.outstanding.pop_front() else {
             return Ok(Received::Idle);
         };
+        announce(self.provider.as_ref(), &grant, &self.outstanding);
         match self.unit(&grant, landing) {
             Ok(digest) => {
                 self.seen.units += 1;

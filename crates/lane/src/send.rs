@@ -13,7 +13,7 @@ use crate::checksum::{POISON, Sum};
 use crate::frame_io::{Ahead, Behind, FRAGMENT_LEN, FRAGMENT_LEN_MIN, Guard, REASON_MAX, body_len};
 use crate::half::{
     Absent, Extent, Grant, OUTSTANDING_MAX, Observation, Provider, SendHalf, Served, Stopper,
-    missing,
+    announce, missing,
 };
 use crate::wire::{Interest, Link, Wire};
 use crate::{Check, LaneError, Protection};
@@ -89,6 +89,7 @@ impl<W: Wire> Sender<W> {
             }
             self.announce(provider)?;
             if let Some(grant) = self.queue.pop_front() {
+                announce(provider, &grant, &self.queue);
                 self.unit(provider, &grant)?;
                 continue;
             }
@@ -339,7 +340,7 @@ impl<W: Wire> Sender<W> {
         let Guard::Plain(check) = self.guard else {
             return Ok(built);
         };
-        if wanted < DIRECT_MIN {
+        if wanted < DIRECT_MIN || provider.is_read(grant.space, left) {
             return Ok(built);
         }
         let computed = grant.hash || check != Check::None;

@@ -6,6 +6,8 @@
 //!
 //! Left out on purpose: paths, open files, which node holds what.
 
+use std::cell::Cell;
+
 use crate::{Range, RangeSet};
 
 /// Alignment, inside its object, of the largest unit of integrity and of stealing (1 MiB).
@@ -182,9 +184,21 @@ impl Layout {
     /// piece holds it. Cost O(log n).
     #[must_use]
     pub fn unit_at(&self, offset: u64, unit_len: u64) -> Range {
-        let Some(piece) = self.piece_at(offset) else {
+        self.unit_near(offset, unit_len, &Cell::new(0))
+    }
+
+    /// As [`unit_at`](Self::unit_at), for callers that ask for one unit after another.
+    ///
+    /// * `place`: where the last one was found, at first any. Cost O(1) for a unit there or in the piece after it.
+    #[must_use]
+    pub fn unit_near(&self, offset: u64, unit_len: u64, place: &Cell<usize>) -> Range {
+        let near = self.pieces.iter().enumerate().skip(place.get()).take(2);
+        let mut near = near.map(|(at, piece)| (at, *piece));
+        let near = near.find(|(_, piece)| piece.range.contains(offset));
+        let Some((at, piece)) = near.or_else(|| self.place_of(offset)) else {
             return Range::new(offset, offset);
         };
+        place.set(at);
         let into_piece = offset - piece.range.start;
         let into_unit = (piece.object_offset + into_piece) % unit_len;
         Range {
@@ -232,13 +246,16 @@ impl Layout {
     }
 
     fn piece_at(&self, offset: u64) -> Option<Piece> {
+        self.place_of(offset).map(|(_, piece)| piece)
+    }
+
+    fn place_of(&self, offset: u64) -> Option<(usize, Piece)> {
         let at = self
             .pieces
             .partition_point(|piece| piece.range.end <= offset);
-        self.pieces
-            .get(at)
-            .filter(|piece| piece.range.contains(offset))
-            .copied()
+        let piece = self.pieces.get(at);
+        let piece = piece.filter(|piece| piece.range.contains(offset));
+        piece.map(|piece| (at, *piece))
     }
 }
 
@@ -362,6 +379,22 @@ mod tests {
     }
 
     proptest! {
+        /// Wherever the last unit was found, the next one is found, and is the same.
+        #[test]
+        fn units_are_the_same_from_anywhere(pieces in pieces(), probes in proptest::collection::vec(0u64..10 << 20, 1..40), unit_len in 1u64..1 << 20, first in 0usize..20) {
+            let layout = Layout::new(pieces).unwrap();
+            let place = Cell::new(first);
+            let units = layout.units(Range::new(0, 10 << 20)).map(|unit| unit.start);
+            for offset in probes.into_iter().chain(units) {
+                let unit = layout.unit_near(offset, unit_len, &place);
+                prop_assert_eq!(unit, layout.unit_at(offset, unit_len));
+                if let Some(piece) = layout.locate(offset) {
+                    prop_assert!(unit.contains(offset) && piece.range.end >= unit.end);
+                    prop_assert!(layout.pieces()[place.get()].range.contains(offset));
+                }
+            }
+        }
+
         /// A layout holds exactly the union of its pieces, and each byte lies where some piece put it.
         #[test]
         fn layout_holds_what_its_pieces_hold(pieces in pieces(), probes in proptest::collection::vec(0u64..10 << 20, 16)) {

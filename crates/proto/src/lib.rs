@@ -20,6 +20,7 @@ pub mod node;
 pub mod patience;
 pub mod queue;
 pub mod rapid;
+pub mod read_ahead;
 pub mod region;
 pub mod report;
 pub mod route;

@@ -44,6 +44,12 @@ pub trait Source: Send + Sync {
     fn is_of_files(&self) -> bool {
         false
     }
+
+    /// Whether these bytes are all of a small file, which is opened for them and closed again: reading many of them at the same time
+    /// takes less time where each call waits for a disk or a server.
+    fn is_small_file(&self, _range: Range) -> bool {
+        false
+    }
 }
 
 /// Bytes of a source in one piece.
@@ -462,16 +468,20 @@ impl FileSource {
         Ok(())
     }
 
-    /// A small file that is read at once is not kept open: it is not read again soon, and another one would be closed for it.
-    fn file_for(&self, piece: &Piece) -> Result<Arc<File>, StoreError> {
-        let is_whole = match &self.objects {
+    /// Whether it is all of a file of a tree.
+    fn is_whole(&self, piece: &Piece) -> bool {
+        match &self.objects {
             Objects::Tree { scan, .. } | Objects::Bundle { scan, .. } => {
                 let entry = scan.manifest.entries.get(piece.object as usize);
                 entry.is_some_and(|entry| entry.len() == piece.range.len())
             }
             Objects::Paths(..) | Objects::One { .. } => false,
-        };
-        match is_whole && piece.range.len() <= ADVISED_MIN {
+        }
+    }
+
+    /// A small file that is read at once is not kept open: it is not read again soon, and another one would be closed for it.
+    fn file_for(&self, piece: &Piece) -> Result<Arc<File>, StoreError> {
+        match self.is_whole(piece) && piece.range.len() <= ADVISED_MIN {
             true => self.open_object(piece.object).map(Arc::new),
             false => self.file(piece.object),
         }
@@ -528,6 +538,11 @@ pub(crate) fn locate(layout: &Layout, offset: u64, len: u64) -> Result<Piece, St
 impl Source for FileSource {
     fn is_of_files(&self) -> bool {
         true
+    }
+
+    fn is_small_file(&self, range: Range) -> bool {
+        let piece = self.layout.locate(range.start);
+        piece.is_some_and(|piece| piece.range == range && self.is_whole(&piece))
     }
 
     fn read_at(&self, mut offset: u64, mut buf: &mut [u8]) -> Result<(), StoreError> {

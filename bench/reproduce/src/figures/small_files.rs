@@ -2,10 +2,11 @@
 //!
 //! Files of 4 to 64 KiB in folders of 200, in memory. On one host: between folders, and between two agents over loopback. In the
 //! lab, whose interfaces have no cap: three replicas to two copies, and one file of 4 KiB over ssh. From a disk of which nothing is
-//! in memory, and whose rate or operations the kernel limits. Everything is timed from the command's start to its end, in rounds:
+//! in memory, and whose rate or operations the kernel limits. From a file system that answers each call after a while. Everything is timed from the command's start to its end, in rounds:
 //! every case once, then every case again.
 
 mod cold;
+mod distant;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -150,9 +151,14 @@ struct Rig<'s> {
     root: PathBuf,
 }
 
-fn write_tree(root: &Path, files: u64) -> Result<u64> {
+/// Length of a file of a tree: all sizes, mixed. Contents begin at another byte for each, so that no two files are alike.
+fn len_of(file: u64) -> u64 {
     let (least, most) = SIZES;
-    let step = (most - least) / 61;
+    least + file * 37 % 62 * ((most - least) / 61)
+}
+
+fn write_tree(root: &Path, files: u64) -> Result<u64> {
+    let (_, most) = SIZES;
     let noise = root.with_extension("noise");
     write_noise(&noise, most + files)?;
     let noise_bytes = fs::read(&noise)?;
@@ -163,8 +169,7 @@ fn write_tree(root: &Path, files: u64) -> Result<u64> {
         if file % FOLDER == 0 {
             fs::create_dir_all(&folder)?;
         }
-        // All sizes, and no two files alike.
-        let len = least + file * 37 % 62 * step;
+        let len = len_of(file);
         let from = file as usize;
         fs::write(
             folder.join(file.to_string()),
@@ -453,6 +458,7 @@ pub(crate) fn run(settings: &Settings) -> Result<bool> {
     }
     tables.push(table);
     tables.push(cold::table(&mut bench, &rig, settings.quick)?);
+    tables.push(distant::table(&mut bench, &rig, settings.quick)?);
     bench.finish(&tables)
 }
 

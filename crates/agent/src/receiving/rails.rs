@@ -91,7 +91,7 @@ impl Fetch {
         let (way, first) = self.first_way(connected);
         let mut state = self.state.lock();
         let now = self.member.now();
-        let unit_at = |offset| sinks.unit_at(offset);
+        let unit_at = sinks.units();
         let link = state.link(&way);
         let found = state.node.handle_found(id, link, now, &unit_at);
         if let Some(stream) = found {

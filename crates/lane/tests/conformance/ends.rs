@@ -6,6 +6,7 @@ use std::fs::File;
 use std::io::Write as _;
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -249,6 +250,51 @@ impl Provider for Generated {
         assert_eq!(space, 2);
         out.copy_from_slice(&pattern()[phase(offset)..][..out.len()]);
         Ok(())
+    }
+}
+
+/// Generated contents, read only of the unit that was said to be next.
+pub struct Announced {
+    contents: Generated,
+    units: Mutex<Vec<Range>>,
+    /// Most units that were known at once.
+    pub most: Arc<AtomicUsize>,
+}
+
+impl Announced {
+    pub fn new() -> Self {
+        Self {
+            contents: Generated::new(Mode::File),
+            units: Mutex::default(),
+            most: Arc::default(),
+        }
+    }
+
+    fn check(&self, range: Range) {
+        let units = self.units.lock().unwrap();
+        let next = units.first().expect("a unit is announced");
+        let is_in = next.start <= range.start && range.end <= next.end;
+        assert!(is_in, "{range:?} is not of {next:?}");
+    }
+}
+
+impl Provider for Announced {
+    fn extent(&self, space: u16, range: Range) -> Result<Extent<'_>, Absent> {
+        self.check(range);
+        self.contents.extent(space, range)
+    }
+
+    fn read(&self, space: u16, offset: u64, out: &mut [u8]) -> Result<(), Absent> {
+        self.check(Range::new(offset, offset + out.len() as u64));
+        self.contents.read(space, offset, out)
+    }
+
+    fn granted(&self, units: &mut dyn Iterator<Item = (u16, Range)>) {
+        let now: Vec<Range> = units.map(|(_, unit)| unit).collect();
+        self.most.fetch_max(now.len(), Ordering::Relaxed);
+        let before = std::mem::replace(&mut *self.units.lock().unwrap(), now.clone());
+        let goes_on = now.starts_with(before.get(1..).unwrap_or_default());
+        assert!(goes_on, "{now:?} after {before:?}");
     }
 }
 

@@ -7,6 +7,8 @@ mod local;
 mod mpi;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Duration;
 
@@ -198,6 +200,46 @@ fn many_small_units_arrive() {
             assert_eq!(seen.units, 3000);
         }
     }
+}
+
+/// Before each unit its provider is given it and those that follow, in their order.
+#[test]
+fn units_are_announced_to_their_provider() {
+    let grants: Vec<_> = (0..50)
+        .map(|id| {
+            grant(
+                id,
+                u64::from(id) * 50_000,
+                u64::from(id) * 50_000 + 40_000,
+                id % 2 == 0,
+            )
+        })
+        .collect();
+    let take = |receiver: &mut dyn ReceiveHalf| {
+        let mut landing = Memory::new(false);
+        receiver.grant(&grants).unwrap();
+        for expected in &grants {
+            match receive(receiver, &mut landing) {
+                Received::Unit { grant, .. } => assert_eq!(grant, *expected),
+                other => panic!("{other:?}"),
+            }
+        }
+    };
+    for &kind in ends::streams() {
+        for (name, protect) in protections() {
+            let (receiver, sender) = pair(kind, &protect);
+            let provider = ends::Announced::new();
+            let most = provider.most.clone();
+            served(provider, receiver, sender, |receiver| take(receiver));
+            assert!(most.load(Ordering::Relaxed) > 1, "{kind:?} {name}");
+        }
+    }
+    let provider = ends::Announced::new();
+    let most = provider.most.clone();
+    let ends = ropewalk_lane::local::Ends::default();
+    let mut receiver = ropewalk_lane::local::receive_half(Arc::new(provider), ends);
+    take(&mut *receiver);
+    assert_eq!(most.load(Ordering::Relaxed), grants.len());
 }
 
 /// A unit the sender cannot serve is answered with its reason, and the units around it arrive.
