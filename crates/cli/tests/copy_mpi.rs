@@ -354,6 +354,23 @@ fn a_command_that_ends_at_the_start_leaves_nothing() {
     }
 }
 
+/// An `mpirun` that stays when its ranks have ended, as one may that hangs in its own handling of signals, is killed after a command that was killed.
+#[test]
+fn an_mpirun_that_hangs_is_killed() {
+    for mpi in installed() {
+        let place = &mpi.place;
+        let script = format!(
+            "trap '' TERM\n/usr/bin/mpirun.{} \"$@\"\nwhile [ \"$1\" != --version ]; do sleep 0.1; done",
+            mpi.name
+        );
+        write_program(place, "mpirun", &script);
+        let slow = Slow::start(&mpi, 1);
+        kill(slow.moving.child.id() as i32);
+        assert_gone(&slow.all);
+        assert!(!slow.folder.exists());
+    }
+}
+
 /// Ranks start together: no node joins them.
 #[test]
 fn no_node_joins() {

@@ -156,6 +156,8 @@ pub struct Ledger {
     handed: RangeSet,
     // By its number: whose turn it is.
     turn: u64,
+    // Units of fellow receivers' work with their runs, while one of them is chosen.
+    chosen_from: Vec<(usize, Range)>,
     // Calls so far, where they are counted.
     calls: Cell<u64>,
 }
@@ -177,6 +179,7 @@ impl Ledger {
             relays_since: None,
             handed: RangeSet::new(),
             turn: 0,
+            chosen_from: Vec::new(),
             calls: Cell::new(0),
         }
     }

@@ -178,6 +178,7 @@ struct Seen {
     named: u64,
     relays_lost: u64,
     faster: u64,
+    joined: u64,
 }
 
 /// A transfer of full copies, parts and overlaps from a seed, and faults in it.
@@ -214,12 +215,26 @@ fn run(seed: u64, seen: &mut Seen) {
         nodes.push(node(format!("r{at}"), &[], &[wanted], None));
     }
     let count = senders + receivers;
-    let speeds: Vec<Speed> = (0..count)
+    // In some a further receiver joins.
+    let mut joining = Chance::new(seed.wrapping_mul(0xd134_2543_de82_ef95));
+    let joins = joining.below(4) == 0;
+    if joins {
+        let wanted = match is_mixed {
+            true => any(&mut joining),
+            false => Range::new(0, len),
+        };
+        ranges.push(wanted);
+        nodes.push(node(format!("r{receivers}"), &[], &[wanted], None));
+    }
+    let mut speeds: Vec<Speed> = (0..count)
         .map(|_| Speed {
             up: (1 + chance.below(20)) as f64 * 5e5,
             down: (1 + chance.below(20)) as f64 * 5e5,
         })
         .collect();
+    if joins {
+        speeds.push(Speed::both((1 + joining.below(20)) as f64 * 5e5));
+    }
     let mut scenario = Scenario::new(nodes, speeds).relayed();
     if chance.below(2) == 0 {
         scenario = scenario.declared();
@@ -249,6 +264,10 @@ fn run(seed: u64, seen: &mut Seen) {
         };
         scenario = scenario.then(after, node, change);
     }
+    if joins {
+        let after = MS * 50 + Nanos(joining.below(span.0 + 1));
+        scenario = scenario.then(after, count, Change::Joins);
+    }
     let ended = scenario.run();
     let what = format!(
         "{:?} {:?} after {} s, {:?}, {:#?}",
@@ -259,6 +278,10 @@ fn run(seed: u64, seen: &mut Seen) {
     let has = |text: &str| ended.notes.iter().any(|note| note.contains(text));
     seen.named += u64::from(has("nothing more is taken from"));
     seen.relays_lost += u64::from(has("which handed bytes on, is lost"));
+    if has(&format!("r{receivers} joins")) {
+        wants.push(ranges[count as usize]);
+        seen.joined += 1;
+    }
     for (at, wanted) in (senders..).zip(&wants) {
         if !killed.contains(&at) {
             let have = &ended.delivered_by_node[at as usize];
@@ -282,6 +305,40 @@ fn run(seed: u64, seen: &mut Seen) {
             "{what}: {with} s, without {without} s"
         );
         assert!(with > least * 0.999, "{what}: {with} s of {least} s");
+    }
+}
+
+/// One that joins at half time is fed by the others: their sender's uplink, which limits them, carries hardly more than without it.
+#[test]
+fn a_receiver_that_joins_is_fed_by_the_others() {
+    const LEN: u64 = 128 * MIB;
+    let seconds = LEN as f64 / LINK;
+    let half = (seconds / 2.0 * 1e3) as u64;
+    for receivers in [2, 4] {
+        for declared in [true, false] {
+            let all = copies(
+                1,
+                receivers + 1,
+                LEN,
+                vec![Speed::both(LINK); 2 + receivers as usize],
+            );
+            let scenario = all.relayed().then(half * MS, receivers + 1, Change::Joins);
+            let scenario = match declared {
+                true => scenario.declared(),
+                false => scenario,
+            };
+            let with = moving(&scenario.run());
+            let mut off = scenario.clone();
+            off.relay = Relay::Off;
+            let without = moving(&off.run());
+            // It needs the time of the data once it is there.
+            let least = seconds * 1.5;
+            let what = format!(
+                "{receivers} receivers, declared {declared}: {with:.2} s of {least:.2} s, {without:.2} s without relays"
+            );
+            println!("{what}");
+            assert!(with < least * 1.15 && with < without * 0.9, "{what}");
+        }
     }
 }
 
@@ -310,6 +367,12 @@ fn receivers_have_all_whatever_fails() {
         }
     }
     println!("{seen:?}");
-    let all = [seen.done, seen.named, seen.relays_lost, seen.faster];
+    let all = [
+        seen.done,
+        seen.named,
+        seen.relays_lost,
+        seen.faster,
+        seen.joined,
+    ];
     assert!(is_one || all.iter().all(|count| *count > 0), "{seen:?}");
 }

@@ -64,10 +64,11 @@ pub async fn accept_all<S: OpenStream>(
                 true => pass_on(socket, target, &*streams, &own),
                 false => Err(MessageError::TooManyStreams(STREAMS_MAX).into_io()),
             };
+            // Counted before it is said: a user who ends the tunnel at the note finds it in the summary.
+            own.end(ended.is_err());
             if let Some(text) = ended.as_ref().err().and_then(fault_of_target) {
                 say(text);
             }
-            own.end(ended.is_err());
         };
         let thread = std::thread::Builder::new().name("tunnel".into());
         if thread.stack_size(STACK_LEN).spawn(work).is_err() {
@@ -99,5 +100,35 @@ fn fault_of_target(error: &io::Error) -> Option<String> {
         }
         MessageError::TooManyStreams(_) => Some(inner.to_string()),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::Ordering;
+
+    use super::*;
+
+    /// Has as many streams as it can have.
+    struct Full;
+
+    impl OpenStream for Full {
+        fn open_stream(&self, _: &[u8]) -> Result<ByteStream, MessageError> {
+            Err(MessageError::TooManyStreams(STREAMS_MAX))
+        }
+    }
+
+    #[tokio::test]
+    async fn a_reset_is_counted_before_it_is_said() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let counts = Arc::new(Counts::default());
+        let (sender, mut said) = tokio::sync::mpsc::unbounded_channel();
+        let seen = counts.clone();
+        let say = move |_| sender.send(seen.reset.load(Ordering::Relaxed)).unwrap();
+        let accepting = tokio::spawn(accept_all(listener, 0, Arc::new(Full), counts, say));
+        let _socket = TcpStream::connect(address).unwrap();
+        assert_eq!(said.recv().await, Some(1));
+        accepting.abort();
     }
 }

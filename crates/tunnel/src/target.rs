@@ -46,6 +46,9 @@ pub fn serve(served: &Arc<Served>, accept: impl Fn() -> Result<ByteStream, Messa
             let stream = given.lock().take();
             let ended = stream.map_or(Ok(()), |stream| own.connect(stream));
             own.counts.end(ended.is_err());
+            if let Err(Some(text)) = ended {
+                (own.say)(text);
+            }
         };
         let thread = thread::Builder::new().name("tunnel".into());
         if let Err(error) = thread.stack_size(STACK_LEN).spawn(work) {
@@ -61,17 +64,19 @@ pub fn serve(served: &Arc<Served>, accept: impl Fn() -> Result<ByteStream, Messa
 }
 
 impl Served {
-    /// One connection, from its beginning to its end.
-    fn connect(&self, stream: ByteStream) -> io::Result<()> {
+    /// One connection, from its beginning to its end. The error is what the user should know: why a target was not reached.
+    fn connect(&self, stream: ByteStream) -> Result<(), Option<String>> {
         let target = target_of(stream.greeting());
         let Some(target) = target.and_then(|at| self.targets.get(at as usize)) else {
-            let text = "the tunnel has no such target";
-            stream.reset(CODE_UNREACHED, text);
-            return Err(io::Error::other(text));
+            stream.reset(CODE_UNREACHED, "the tunnel has no such target");
+            return Err(None);
         };
         match reach(target) {
             // What ended it is said to both ends.
-            Ok(socket) => stream.join(socket, CODE_BROKEN, &self.counts.passed),
+            Ok(socket) => {
+                let ended = stream.join(socket, CODE_BROKEN, &self.counts.passed);
+                ended.map_err(|_| None)
+            }
             Err(error) => {
                 // A target that accepts and resets at once was reached, though the kernel may report that with the attempt.
                 let is_reached = error.kind() == io::ErrorKind::ConnectionReset;
@@ -82,10 +87,7 @@ impl Served {
                 };
                 let text = format!("{target}: {error}");
                 stream.reset(code, &text);
-                if !is_reached {
-                    (self.say)(format!("a connection was reset: {text}"));
-                }
-                Err(error)
+                Err((!is_reached).then(|| format!("a connection was reset: {text}")))
             }
         }
     }

@@ -10,12 +10,12 @@
 //! Ranks end when their agents close the connections, `mpirun` when all of its ranks have ended.
 
 use std::fs::DirBuilder;
-use std::io::Read as _;
+use std::io::{PipeWriter, Read as _};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -36,8 +36,17 @@ const SAID_MAX: usize = 2048;
 /// What a rank's own errors begin with.
 const OWN: &str = "ropewalk: ";
 
-/// Runs `mpirun` and removes its folder, also when the process that started it is killed meanwhile.
-const SCRIPT: &str = r#"d=$1; shift; "$@"; s=$?; rm -rf "$d"; exit $s"#;
+/// Runs `mpirun` and removes its folder, also when the process that started it is killed meanwhile: its input ends then, and
+/// so do the ranks. An `mpirun` that is there after [`END_TIMEOUT`] is killed,
+/// which the shell then says to an output that no process reads.
+const SCRIPT: &str = r#"d=$1; shift; exec 3<&0 </dev/null
+"$@" 3<&- & m=$!
+{
+  read -r _
+  n=0; while [ $n -lt 50 ]; do kill -0 $m || exit; sleep 0.1; n=$((n+1)); done
+  kill -KILL $m
+} <&3 3<&- >/dev/null 2>&1 & w=$!
+exec 3<&-; trap '' PIPE; wait $m; s=$?; kill $w; rm -rf "$d"; exit $s"#;
 
 /// What has gone wrong with ranks, in words.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,6 +65,8 @@ pub struct Mpirun {
     program: PathBuf,
     folder: Folder,
     child: Arc<Mutex<Option<Child>>>,
+    // The end of the script's input: closed when this process ends.
+    alive: Option<PipeWriter>,
     // Closed when `mpirun` has ended.
     ended: Option<Receiver<()>>,
 }
@@ -104,6 +115,7 @@ impl Mpirun {
             program,
             folder,
             child: Arc::default(),
+            alive: None,
             ended: None,
         })
     }
@@ -129,6 +141,7 @@ impl Mpirun {
             .mpirun(each * agents.len(), &self.folder.0);
         let id = u128::from_be_bytes(*id);
         let (mut output, input) = std::io::pipe()?;
+        let (kept, alive) = std::io::pipe()?;
         let mut command = Command::new("/bin/sh");
         command.args(["-c", SCRIPT, "sh"]).arg(&self.folder.0);
         command.arg(mpirun.get_program()).args(mpirun.get_args());
@@ -142,7 +155,7 @@ impl Mpirun {
         command.arg(&self.installation.shim).args(agents);
         let child = command
             .env(RANK_KEY, key.text())
-            .stdin(Stdio::null())
+            .stdin(kept)
             .stdout(input.try_clone()?)
             .stderr(input)
             .process_group(0)
@@ -150,14 +163,15 @@ impl Mpirun {
         // Its ends of the pipe are closed here.
         drop(command);
         *lock(&self.child) = Some(child);
-        let (alive, ended) = mpsc::channel();
+        self.alive = Some(alive);
+        let (running, ended) = mpsc::channel();
         self.ended = Some(ended);
         let child = self.child.clone();
         let watch = move || {
             let said = last_of(&mut output, |text| failed(Failed::Rank(text)));
             let child = lock(&child).take();
             let status = child.map(|mut child| child.wait());
-            drop::<mpsc::Sender<()>>(alive);
+            drop::<mpsc::Sender<()>>(running);
             let status = match status {
                 Some(Ok(status)) => describe("mpirun", status),
                 Some(Err(error)) => error.to_string(),

@@ -255,6 +255,8 @@ impl Coordinator {
             let (view, balancer) = self.split();
             balancer.note_whole_plan(view, planned, now);
         }
+        let deal = |(node, runs)| (node, self.deal_to_relays(node, runs));
+        let runs = runs.into_iter().map(deal).collect();
         let runs = self.runs_by_node(&round, runs);
         self.put_to_work(&runs);
         // A node that works again has to have its share of a limit taken from the others first.
@@ -341,7 +343,11 @@ impl Coordinator {
         self.add_spares(node, &mut runs);
         for run in &mut runs {
             let group = self.nodes[node as usize].group;
-            run.choices = self.groups.choices(group, run);
+            // A node that joined hands nothing on, so no other one waits for what it fetches.
+            run.choices = match run.relay {
+                Some(_) => 1,
+                None => self.groups.choices(group, run),
+            };
         }
         let peers = self.peers_of(&runs);
         // Bytes asked for again are still asked for once.

@@ -1,8 +1,8 @@
 //! Which receivers hand on what they have.
 //!
 //! Decided with the first plan and kept: receivers find by themselves what others have, and original holders serve what they do not, so
-//! no round of the balancer moves work of such a transfer. A later plan, of a node that joins or for a sender that is lost, is
-//! one of original holders.
+//! no round of the balancer moves work of such a transfer. A receiver that joins hands nothing on, but fetches from those that do. A later plan
+//! for a sender that is lost is one of original holders.
 
 use std::collections::BTreeSet;
 
@@ -91,5 +91,49 @@ impl Coordinator {
                 run.choices = u32::from(!is_awaited);
             }
         }
+    }
+
+    /// Work of a receiver that joined, which the plan has original holders send, as work of the receivers that hand on: each has an equal part
+    /// of a run, as far as it wants it itself.
+    pub(super) fn deal_to_relays(&self, node: u32, runs: Vec<Run>) -> Vec<Run> {
+        let state = &self.nodes[node as usize];
+        let is_dealt = state.joined && state.group.is_none() && self.may_relay();
+        let relays: Vec<u32> = match is_dealt {
+            true => self
+                .relays
+                .iter()
+                .copied()
+                .filter(|relay| self.nodes[*relay as usize].is_able())
+                .collect(),
+            false => Vec::new(),
+        };
+        if relays.is_empty() {
+            return runs;
+        }
+        let mut dealt = Vec::new();
+        for run in runs {
+            let whole = range(run.start, run.length);
+            // Whole units, and no part without bytes.
+            let part = whole.len().div_ceil(relays.len() as u64);
+            let part = part.next_multiple_of(self.unit_len.max(1));
+            let mut start = whole.start;
+            for relay in &relays {
+                let end = whole.end.min(start.saturating_add(part));
+                let own = Range::new(start, end);
+                start = end;
+                let wants = self.nodes[*relay as usize].wants.clipped(own);
+                let left = RangeSet::from(own).difference(&wants);
+                let named = wants.iter().map(|range| (range, Some(*relay)));
+                let named = named.chain(left.iter().map(|range| (range, None)));
+                dealt.extend(named.map(|(range, relay)| Run {
+                    start: range.start,
+                    length: range.len(),
+                    relay,
+                    ..run.clone()
+                }));
+            }
+        }
+        dealt.sort_by_key(|run| run.start);
+        dealt
     }
 }

@@ -380,7 +380,8 @@ pub(super) fn last_whole_unit(
     })
 }
 
-fn units_of_part(
+/// Those that are whole in one part of a set.
+pub(super) fn units_of_part(
     part: Range,
     run: Range,
     unit_at: &dyn Fn(u64) -> Range,
@@ -389,11 +390,10 @@ fn units_of_part(
     std::iter::from_fn(move || {
         while at < part.end {
             let around = unit_at(at);
-            let start = match around.contains(at) {
-                true => around.start.max(run.start),
-                false => at,
+            let unit = match around.contains(at) {
+                true => Range::new(around.start.max(run.start), around.end.min(run.end)),
+                false => unit_of(at, run, unit_at),
             };
-            let unit = unit_of(start, run, unit_at);
             at = unit.end;
             if part.contains_range(unit) {
                 return Some(unit);

@@ -5,9 +5,9 @@
 //! fetches otherwise, and that one has them from here then. Units that a fellow receiver has are left to those that have them
 //! as long as others are to leave the holder for the first time, unless they are silent.
 
-use ropewalk_model::{Instant, Nanos, Range, RangeSet};
+use ropewalk_model::{Instant, Nanos, Range};
 
-use super::relay::{Fellow, whole_units};
+use super::relay::{Fellow, units_of_part};
 use super::{LaneId, Ledger, Unit, unit_of};
 
 /// A fellow receiver that needs this many times the time for its part that this node needs for all it lacks lags behind.
@@ -66,7 +66,10 @@ impl Ledger {
         let announced = self.slack(now)?.1 * SLACK_FREE;
         let turn = self.unit_seconds(lane, relay, now, unit_at) * ADVANTAGE + announced;
         let turns = (idle / turn) as usize;
-        let (at, unit) = self.choose(lane, relay, (is_new, turns), unit_at)?;
+        let mut units = std::mem::take(&mut self.chosen_from);
+        let chosen = self.choose(lane, relay, (is_new, turns), &mut units, unit_at);
+        self.chosen_from = units;
+        let (at, unit) = chosen?;
         let run = self.pull(relay, at, unit);
         Some(self.grant(lane, (unit, run.holders, run.choices), now))
     }
@@ -209,36 +212,38 @@ impl Ledger {
 
     /// A unit of a fellow receiver's work: one that none has, or that no other one has. Each receiver has its own ones, which it may take
     /// at once, and those of others when it has been idle for longer: what it takes they have from it.
+    ///
+    /// * `units`: for those that it chooses from; made once.
     fn choose(
         &self,
         lane: LaneId,
         relay: LaneId,
         (is_new, turns): (bool, usize),
+        units: &mut Vec<(usize, Range)>,
         unit_at: &dyn Fn(u64) -> Range,
     ) -> Option<(usize, Range)> {
+        units.clear();
         let runs = self.lanes[relay].ready.iter().enumerate();
         let runs = runs.filter(|(_, run)| run.holders.contains(&lane));
-        let mut parts: Vec<Vec<(usize, Range)>> = Vec::new();
-        let mut count = 0;
         for (at, run) in runs.rev() {
             let start = run.range.end.saturating_sub(CHOSEN_BYTES);
             let whole = Range::new(run.range.start.max(start), run.range.end);
-            let set = match is_new {
-                true => RangeSet::from_ranges(self.handed.gaps(whole)),
-                false => RangeSet::from(whole),
-            };
-            let units = whole_units(&set, run.range, unit_at).map(|unit| (at, unit));
-            let units: Vec<(usize, Range)> = units.take(CHOSEN_FROM_MAX).collect();
-            count += units.len();
-            parts.push(units);
-            if count >= CHOSEN_FROM_MAX {
+            let gaps = is_new.then(|| self.handed.gaps(whole));
+            let all = (!is_new).then_some(whole);
+            let parts = gaps.into_iter().flatten().chain(all);
+            let found = parts.flat_map(|part| units_of_part(part, run.range, unit_at));
+            let first = units.len();
+            units.extend(found.take(CHOSEN_FROM_MAX).map(|unit| (at, unit)));
+            units[first..].reverse();
+            if units.len() >= CHOSEN_FROM_MAX {
                 break;
             }
         }
-        let units: Vec<(usize, Range)> = parts.into_iter().rev().flatten().collect();
+        // By offset: of the runs the last one is first so far.
+        units.reverse();
         if units.is_empty() {
             // Some have parts of these.
-            return is_new.then(|| self.choose(lane, relay, (false, turns), unit_at))?;
+            return is_new.then(|| self.choose(lane, relay, (false, turns), units, unit_at))?;
         }
         let peer = self.lanes[relay].peer;
         let others = self.lanes.iter().filter(|(other, l)| {
