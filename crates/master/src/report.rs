@@ -16,6 +16,7 @@ use ropewalk_proto::route::Way;
 use crate::landing;
 use crate::request::Request;
 
+mod ends;
 mod timeline;
 
 /// Of less time the best second says nothing.
@@ -383,24 +384,11 @@ fn bottlenecks(report: &Report, coordinator: &Coordinator, moving: f64) -> Vec<B
             named(cause, share, name)
         })
         .collect();
-    if found.is_empty() {
-        // Too short to see what held it back.
-        return found;
-    }
-    found.push(BottleneckReport {
-        share: share(report.start_seconds),
-        ..BottleneckReport::default()
-    });
     let last = |node: &&NodeSummary<'_>| node.done.map_or(0, |done| done.syncing);
-    found.push(BottleneckReport {
-        cause: BottleneckCause::Syncing,
-        node: summary
-            .iter()
-            .max_by_key(last)
-            .map(|node| node.name.to_owned()),
-        share: share(report.finish_seconds),
-        ..BottleneckReport::default()
-    });
+    let syncs = summary.iter().max_by_key(last);
+    let syncs = syncs.map(|node| node.name.to_owned());
+    let times = (report.seconds, report.start_seconds, report.finish_seconds);
+    found.extend(ends::of(times, syncs, !found.is_empty()));
     found
 }
 
