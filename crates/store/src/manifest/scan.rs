@@ -6,6 +6,7 @@ use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustix::fs::{Access, AtFlags, Dir, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
@@ -121,6 +122,8 @@ pub(super) struct Walk<'a> {
     pub(super) filter: &'a Filter,
     /// What the root is called in the copy.
     name: &'a [u8],
+    /// Of some names: how many, and how long they took.
+    pub(super) looked_at: (u32, Duration),
 }
 
 /// A file as the system's calls name it.
@@ -176,6 +179,7 @@ impl<'a> Walk<'a> {
             names: Names::new(keep.links),
             filter,
             name,
+            looked_at: (0, Duration::ZERO),
         }
     }
 
@@ -306,7 +310,9 @@ impl<'a> Walk<'a> {
     /// A walk of the same tree that has found nothing.
     pub(super) fn part(&self) -> Self {
         let keep = self.reader.keep();
-        Self::new(self.root, self.dir, keep, self.filter, self.name)
+        let mut part = Self::new(self.root, self.dir, keep, self.filter, self.name);
+        part.looked_at = self.looked_at;
+        part
     }
 
     /// Adds what a part of the walk has found.

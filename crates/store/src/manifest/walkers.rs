@@ -1,25 +1,34 @@
 //! Reading a large tree with several threads: folders that wait, and parts of the names of large ones, are a common stack.
 //!
-//! A network file system answers each call after a round trip, so there are more threads than most hosts have cores. What they find
-//! is sorted afterwards.
+//! A network file system answers each call after a round trip. Where the first names of a folder are slow, others help at once, they are more than
+//! hosts have cores, and pieces are small. What they find is sorted afterwards.
 
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::panic::resume_unwind;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use super::EntryKind;
 use super::scan::Walk;
 use crate::error::StoreError;
 
-/// Threads that read a large tree.
+/// Threads that read a large tree, and one that is slow.
 const WALKERS: usize = 8;
+const WALKERS_SLOW: usize = 32;
 
 /// Entries that one thread reads before others help it.
 const ALONE_MAX: usize = 2048;
 
-/// Names of one folder that are one piece of work.
+/// Names of one folder that are one piece of work, and where they are slow.
 const NAMES_MAX: usize = 512;
+const NAMES_MAX_SLOW: usize = 16;
+
+/// Names of each folder whose time decides, and of all folders at least.
+const SAMPLE: usize = 16;
+
+/// A name takes 1 to 10 microseconds where it is in memory.
+const SLOW_TIME: Duration = Duration::from_micros(100);
 
 /// What a thread does at a time.
 enum Work {
@@ -107,7 +116,7 @@ impl Walk<'_> {
             waiting.extend(self.work(work)?);
             read += self.found.len() - before;
             let is_large = matches!(waiting.last(), Some(Work::Names { .. }));
-            if waiting.len() > 1 && (is_large || read > ALONE_MAX) {
+            if waiting.len() > 1 && (is_large || self.is_slow() || read > ALONE_MAX) {
                 return self.below_together(waiting);
             }
         }
@@ -116,7 +125,11 @@ impl Walk<'_> {
 
     fn below_together(&mut self, waiting: Vec<Work>) -> Result<(), StoreError> {
         let left = Left::new(waiting);
-        let parts: Vec<Self> = (1..WALKERS).map(|_| self.part()).collect();
+        let walkers = match self.is_slow() {
+            true => WALKERS_SLOW,
+            false => WALKERS,
+        };
+        let parts: Vec<Self> = (1..walkers).map(|_| self.part()).collect();
         let ended = thread::scope(|scope| {
             let mut threads = Vec::new();
             for mut part in parts {
@@ -161,37 +174,104 @@ impl Walk<'_> {
     /// Does one piece; what it leads to.
     fn work(&mut self, work: Work) -> Result<Vec<Work>, StoreError> {
         let before = self.found.len();
-        match work {
-            Work::Folder(path) => {
-                let Some((opened, names)) = self.names_in(&path)? else {
-                    return Ok(Vec::new());
-                };
-                if names.len() > NAMES_MAX {
-                    let opened = Arc::new(opened);
-                    let mut names = names.into_iter().peekable();
-                    let pieces = std::iter::from_fn(|| {
-                        names.peek()?;
-                        Some(Work::Names {
-                            opened: Arc::clone(&opened),
-                            path: path.clone(),
-                            names: names.by_ref().take(NAMES_MAX).collect(),
-                        })
-                    });
-                    return Ok(pieces.collect());
-                }
-                self.add_names(opened.as_fd(), &path, &names)?;
-            }
+        let mut more = match work {
+            Work::Folder(path) => match self.names_in(&path)? {
+                Some((opened, names)) => self.listed(opened, path, names)?,
+                None => return Ok(Vec::new()),
+            },
             Work::Names {
                 opened,
                 path,
                 names,
-            } => self.add_names(opened.as_fd(), &path, &names)?,
-        }
+            } => {
+                self.add_names(opened.as_fd(), &path, &names)?;
+                Vec::new()
+            }
+        };
         let folders = self.found[before..]
             .iter()
             .filter(|(entry, _)| entry.kind == EntryKind::Directory);
-        Ok(folders
-            .map(|(entry, _)| Work::Folder(entry.path.clone()))
-            .collect())
+        let folders = folders.map(|(entry, _)| Work::Folder(entry.path.clone()));
+        more.splice(0..0, folders);
+        Ok(more)
+    }
+
+    /// Whether the file system answers slowly, as one of a network does.
+    fn is_slow(&self) -> bool {
+        let (count, took) = self.looked_at;
+        count as usize >= SAMPLE && took > SLOW_TIME * count
+    }
+
+    /// Looks at the first names of a folder, and at the others unless they are many, or slow: what is left of them.
+    fn listed(
+        &mut self,
+        opened: OwnedFd,
+        path: Vec<u8>,
+        mut names: Vec<Vec<u8>>,
+    ) -> Result<Vec<Work>, StoreError> {
+        let rest = names.split_off(names.len().min(SAMPLE));
+        let began = Instant::now();
+        self.add_names(opened.as_fd(), &path, &names)?;
+        self.looked_at.0 = self.looked_at.0.saturating_add(names.len() as u32);
+        self.looked_at.1 += began.elapsed();
+        let most = match self.is_slow() {
+            true => NAMES_MAX_SLOW,
+            false => NAMES_MAX,
+        };
+        if rest.len() <= most {
+            self.add_names(opened.as_fd(), &path, &rest)?;
+            return Ok(Vec::new());
+        }
+        let opened = Arc::new(opened);
+        let mut rest = rest.into_iter().peekable();
+        let pieces = std::iter::from_fn(|| {
+            rest.peek()?;
+            Some(Work::Names {
+                opened: Arc::clone(&opened),
+                path: path.clone(),
+                names: rest.by_ref().take(most).collect(),
+            })
+        });
+        Ok(pieces.collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::Filter;
+    use crate::manifest::Keep;
+
+    /// A walk that finds its file system slow has small pieces and many threads, and finds the same.
+    #[test]
+    fn a_slow_walk_finds_the_same() {
+        let place = tempfile::tempdir().unwrap();
+        for (folder, files) in [("a", 40), ("a/b", 3), ("a/b/c", 700), ("d", 0), ("e", 17)] {
+            fs::create_dir(place.path().join(folder)).unwrap();
+            for file in 0..files {
+                let path = place.path().join(folder).join(file.to_string());
+                fs::write(path, [1; 3]).unwrap();
+            }
+        }
+        let root = fs::File::open(place.path()).unwrap();
+        let filter = Filter::default();
+        let walk = || Walk::new(place.path(), root.as_fd(), Keep::default(), &filter, b"");
+        let found = |mut walk: Walk<'_>| {
+            walk.below(Vec::new()).unwrap();
+            let mut found: Vec<Vec<u8>> = walk.found.into_iter().map(|(e, _)| e.path).collect();
+            found.sort_unstable();
+            found
+        };
+        let slow = || {
+            let mut walk = walk();
+            walk.looked_at = (SAMPLE as u32, Duration::from_secs(60));
+            walk
+        };
+        let pieces = slow().work(Work::Folder(b"a/b/c".to_vec())).unwrap();
+        assert_eq!(pieces.len(), (700 - SAMPLE).div_ceil(NAMES_MAX_SLOW));
+        assert_eq!(found(walk()).len(), 5 + 40 + 3 + 700 + 17);
+        assert_eq!(found(slow()), found(walk()));
     }
 }
