@@ -23,6 +23,7 @@ use crate::runtime::runtime;
 use crate::runtime_folder;
 use crate::sys::{self, say};
 use crate::token;
+use crate::visible;
 
 /// Digits of an id that are shown: 32 random bits.
 const SHORT_LEN: usize = 8;
@@ -164,11 +165,12 @@ pub(crate) fn status(args: &StatusArgs) -> Result<ExitCode> {
             }
         }
         (None, None) => {
-            let answers: Vec<Answer> =
-                desk::ask_all(&runtime_folder::folder()?, &Question::Status)?
-                    .into_iter()
-                    .map(|a| a.1)
-                    .collect();
+            let folder = runtime_folder::folder()?;
+            visible::remove_dead(&folder);
+            let answers: Vec<Answer> = desk::ask_all(&folder, &Question::Status)?
+                .into_iter()
+                .map(|a| a.1)
+                .collect();
             if args.json {
                 to_json(&answers)?
             } else {

@@ -1,7 +1,7 @@
 //! The socket at which an agent process can be asked what it does, by other processes of its user on its host: for `ropewalk top`.
 //!
 //! `PID.agent` in the user's runtime folder. A connection gets one message, a [`StatusReply`], and is closed. Those of killed agents
-//! are removed by the next agent, and by `top`.
+//! are removed by the next agent, and by `top` and `status`.
 
 use std::fs;
 use std::io::{ErrorKind, Read as _, Write as _};
@@ -84,7 +84,7 @@ fn sockets(folder: &Path) -> Vec<(u32, PathBuf)> {
 }
 
 /// Removes the sockets of agents that were killed. Where there is such a process, its agent is not asked: it need not answer twice.
-fn remove_dead(folder: &Path) {
+pub(crate) fn remove_dead(folder: &Path) {
     for (process, path) in sockets(folder) {
         if !Path::new(&format!("/proc/{process}")).exists() {
             let _ = connect(&path);

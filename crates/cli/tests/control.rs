@@ -233,6 +233,21 @@ fn agents_remove_all_before_they_end() {
     }
 }
 
+/// The socket of an agent that was killed goes with the next `status`.
+#[test]
+fn status_removes_sockets_of_killed_agents() {
+    let place = Place::new();
+    let folder = place.path("runtime/ropewalk");
+    std::fs::create_dir_all(&folder).unwrap();
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o700);
+    std::fs::set_permissions(&folder, mode).unwrap();
+    // No process has such a number.
+    let socket = folder.join("4294967295.agent");
+    drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
+    place.run(&["status"]).assert_status(0);
+    assert!(!socket.exists());
+}
+
 /// A killed command takes the agents it started with it, after the time in which they finish what they can, and `status` clears its socket away.
 #[test]
 fn agents_do_not_outlive_their_command() {
