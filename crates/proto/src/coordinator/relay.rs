@@ -2,7 +2,7 @@
 //!
 //! Decided with the first plan and kept: receivers find by themselves what others have, and original holders serve what they do not, so
 //! no round of the balancer moves work of such a transfer. A receiver that joins hands nothing on, but fetches from those that do. A later plan
-//! for a sender that is lost is one of original holders.
+//! of another one, for a sender that is lost, is one of original holders.
 
 use std::collections::BTreeSet;
 
@@ -103,7 +103,10 @@ impl Coordinator {
                 .relays
                 .iter()
                 .copied()
-                .filter(|relay| self.nodes[*relay as usize].is_able())
+                .filter(|relay| {
+                    let state = &self.nodes[*relay as usize];
+                    state.is_able() && !state.life().is_leaving()
+                })
                 .collect(),
             false => Vec::new(),
         };
@@ -111,19 +114,23 @@ impl Coordinator {
             return runs;
         }
         let mut dealt = Vec::new();
+        // Where the run before ended: of short runs all relays have some. Nodes that join begin with different ones.
+        let mut turns = relays.iter().cycle().skip(node as usize % relays.len());
         for run in runs {
             let whole = range(run.start, run.length);
             // Whole units, and no part without bytes.
             let part = whole.len().div_ceil(relays.len() as u64);
             let part = part.next_multiple_of(self.unit_len.max(1));
             let mut start = whole.start;
-            for relay in &relays {
+            while start < whole.end {
                 let end = whole.end.min(start.saturating_add(part));
                 let own = Range::new(start, end);
                 start = end;
-                let wants = self.nodes[*relay as usize].wants.clipped(own);
+                let relay = turns.next().copied();
+                let wants = relay.map(|relay| self.nodes[relay as usize].wants.clipped(own));
+                let wants = wants.unwrap_or_default();
                 let left = RangeSet::from(own).difference(&wants);
-                let named = wants.iter().map(|range| (range, Some(*relay)));
+                let named = wants.iter().map(|range| (range, relay));
                 let named = named.chain(left.iter().map(|range| (range, None)));
                 dealt.extend(named.map(|(range, relay)| Run {
                     start: range.start,

@@ -56,7 +56,7 @@ impl Paces {
         self.last().is_some_and(|last| last.seconds >= SECONDS_MIN)
     }
 
-    /// Whether the rate will stay: two windows in a row have the same one, or it took as long as is worth.
+    /// Whether the rate will stay: two windows in a row have the same one, or it took as long as it may.
     #[must_use]
     pub fn is_settled(&self) -> bool {
         let Some(last) = self.last().filter(|_| self.has_rate()) else {
@@ -71,7 +71,9 @@ impl Paces {
             }),
             None => false,
         };
-        is_same || last.seconds >= SECONDS_MAX
+        // Where nothing moves now, more may later.
+        let moves = last.bits_per_second > 0.0;
+        (moves && is_same) || last.seconds >= SECONDS_MAX
     }
 }
 
@@ -104,6 +106,8 @@ mod tests {
         let at_once = settles(|_| 100e6);
         assert_eq!((at_once.seconds, at_once.bits_per_second), (3.5, 100e6));
         assert_eq!(at_once.ramp_seconds(), 0.0);
+        let stalls = settles(|at| if (1.0..5.0).contains(&at) { 0.0 } else { 100e6 });
+        assert_eq!(stalls.bits_per_second, 100e6);
         // Slow start over a long path: 2.4 seconds with half of the bytes.
         let grows = settles(|at| if at < 2.0 { 200e6 } else { 400e6 });
         assert!(
