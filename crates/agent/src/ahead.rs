@@ -1,7 +1,7 @@
 //! Reading small files before their turn, where reading is slow: threads around [`ReadAhead`], which says which ones and when.
 //!
-//! A read that fails, or whose unit is not begun at its turn, is done again by the stream itself: what the peer gets to know of a
-//! file that changed, vanished or cannot be read is what it would be without this.
+//! A read that fails, or whose unit is not begun at its turn, is done by the stream itself, so that errors are those of its turn. A file that
+//! changes or vanishes after it was read early is sent as it was read, which is as it was scanned.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;

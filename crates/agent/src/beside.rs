@@ -111,6 +111,7 @@ impl Provider for Lent {
         self.reads
             .carry_out(READS, || self.meter.look(space, offset, out))
     }
+
     fn granted(&self, units: &mut dyn Iterator<Item = (u16, Range)>) {
         self.meter.granted(units);
     }

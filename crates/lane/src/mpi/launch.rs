@@ -37,8 +37,8 @@ const SAID_MAX: usize = 2048;
 const OWN: &str = "ropewalk: ";
 
 /// Runs `mpirun` and removes its folder, also when the process that started it is killed meanwhile: its input ends then, and
-/// so do the ranks. An `mpirun` that is there after [`END_TIMEOUT`] is killed,
-/// which the shell then says to an output that no process reads.
+/// so do the ranks. An `mpirun` that is there after [`END_TIMEOUT`] is killed. The shell reports that to a pipe that no process
+/// reads, and has to outlive SIGPIPE.
 const SCRIPT: &str = r#"d=$1; shift; exec 3<&0 </dev/null
 "$@" 3<&- & m=$!
 {
