@@ -1,7 +1,6 @@
 //! The sending side of a transfer: waits for the plan, serves what it holds, counts what left.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::net::IpAddr;
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -17,7 +16,11 @@ use crate::ahead::{Ahead, Readers};
 use crate::handing::{Announcing, Handing};
 use crate::interfaces;
 use crate::landing::Holdings;
-use crate::rails;
+
+mod rails;
+
+pub(crate) use rails::OverRail;
+use rails::Rails;
 
 enum State {
     // Peers may connect a moment before this node's own plan arrives.
@@ -51,71 +54,18 @@ pub(crate) struct Serving {
     readers: Arc<Readers>,
 }
 
-/// Rails whose counts are kept: more than two hosts have between them, for several receivers.
-const RAILS_MAX: usize = 64;
-
-/// Rails that are reported at once.
-const RAILS_REPORTED_MAX: usize = 8;
-
-/// A receiver, the address here and the one there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct OverRail {
-    pub receiver: u32,
-    pub local: IpAddr,
-    pub remote: IpAddr,
-}
-
 /// The streams that are served, and what closed ones did.
 #[derive(Default)]
 struct Tcp {
     open: HashMap<u64, (Option<OverRail>, Stopper)>,
     gone: control::TcpStatus,
-    // Segments of closed streams, all and repeated ones.
-    gone_over: BTreeMap<OverRail, (u64, u64)>,
-}
-
-/// What is known of the streams over one rail.
-#[derive(Clone, Copy, Debug, Default)]
-struct Counted {
-    segments: u64,
-    repeated: u64,
-    streams: u64,
-    trips: u64,
-    least: u32,
+    over: Rails,
 }
 
 fn count_in(all: &mut control::TcpStatus, stream: &TcpInfo) {
     all.acknowledged += stream.bytes_acknowledged;
     all.segments += u64::from(stream.segments);
     all.repeated += u64::from(stream.repeated);
-}
-
-/// Rails that lose packets, of receivers that have several; those with most repeated segments first.
-fn lossy(rails: &BTreeMap<OverRail, Counted>) -> Vec<control::RailStatus> {
-    let mut seen = BTreeSet::new();
-    let receivers = rails.keys().map(|over| over.receiver);
-    let several: BTreeSet<u32> = receivers
-        .filter(|receiver| !seen.insert(*receiver))
-        .collect();
-    let mut lossy: Vec<_> = rails
-        .iter()
-        .filter(|(over, counted)| counted.repeated > 0 && several.contains(&over.receiver))
-        .collect();
-    if lossy.is_empty() {
-        return Vec::new();
-    }
-    lossy.sort_by_key(|(_, counted)| std::cmp::Reverse(counted.repeated));
-    lossy.truncate(RAILS_REPORTED_MAX);
-    let here = interfaces::usable(&[]);
-    let status = |(over, counted): (&OverRail, &Counted)| control::RailStatus {
-        receiver: over.receiver,
-        rail: rails::name(&here, over.local, over.remote),
-        segments: counted.segments,
-        repeated: counted.repeated,
-        rtt_microseconds: counted.trips.checked_div(counted.streams).unwrap_or(0) as u32,
-        rtt_microseconds_min: counted.least,
-    };
-    lossy.into_iter().map(status).collect()
 }
 
 struct Second {
@@ -145,7 +95,11 @@ impl Serving {
 
     /// A stream begins to be served.
     pub fn open_stream(&self, key: u64, over: Option<OverRail>, stream: Stopper) {
-        self.tcp.lock().open.insert(key, (over, stream));
+        let mut tcp = self.tcp.lock();
+        tcp.open.insert(key, (over, stream));
+        if let Some(over) = over {
+            tcp.over.open(over);
+        }
     }
 
     /// It is over. Called while its connection exists still.
@@ -154,33 +108,19 @@ impl Serving {
         let Some((over, stream)) = tcp.open.remove(&key) else {
             return;
         };
-        let Some(info) = stream.tcp_info() else {
-            return;
-        };
-        count_in(&mut tcp.gone, &info);
-        let is_new = |over: &OverRail| !tcp.gone_over.contains_key(over);
-        let has_space = tcp.gone_over.len() < RAILS_MAX;
-        if let Some(over) = over.filter(|over| has_space || !is_new(over)) {
-            let (segments, repeated) = tcp.gone_over.entry(over).or_default();
-            *segments += u64::from(info.segments);
-            *repeated += u64::from(info.repeated);
+        let info = stream.tcp_info();
+        if let Some(info) = &info {
+            count_in(&mut tcp.gone, info);
+        }
+        if let Some(over) = over {
+            tcp.over.close(over, info.as_ref());
         }
     }
 
     /// What the kernel says of the streams, `None` where none was TCP; and of the rails that lose packets, where a receiver has several.
     pub fn tcp_status(&self) -> (Option<control::TcpStatus>, Vec<control::RailStatus>) {
-        let tcp = self.tcp.lock();
-        let gone = tcp.gone_over.iter();
-        let mut rails: BTreeMap<OverRail, Counted> = gone
-            .map(|(over, &(segments, repeated))| {
-                let counted = Counted {
-                    segments,
-                    repeated,
-                    ..Counted::default()
-                };
-                (*over, counted)
-            })
-            .collect();
+        let mut tcp = self.tcp.lock();
+        let mut over_rails = Vec::new();
         let mut all = tcp.gone;
         let mut trips = 0;
         let (mut limited, mut windows) = (0, 0);
@@ -198,17 +138,9 @@ impl Serving {
             if least > 0 && (all.rtt_microseconds_min == 0 || least < all.rtt_microseconds_min) {
                 all.rtt_microseconds_min = least;
             }
-            if let Some(over) = over {
-                let rail = rails.entry(over).or_default();
-                rail.segments += u64::from(info.segments);
-                rail.repeated += u64::from(info.repeated);
-                rail.streams += 1;
-                rail.trips += u64::from(info.rtt_microseconds);
-                if least > 0 && (rail.least == 0 || least < rail.least) {
-                    rail.least = least;
-                }
-            }
+            over_rails.extend(over.map(|over| (over, info)));
         }
+        let rails = tcp.over.lossy(&over_rails, || interfaces::usable(&[]));
         drop(tcp);
         if all.streams > 0 {
             all.rtt_microseconds = (trips / u64::from(all.streams)) as u32;
@@ -217,7 +149,7 @@ impl Serving {
             all.window = u32::try_from(windows / u64::from(limited)).unwrap_or(u32::MAX);
         }
         let all = (all.streams > 0 || all.segments > 0).then_some(all);
-        (all, lossy(&rails))
+        (all, rails)
     }
 
     fn set(&self, state: State) {
@@ -459,42 +391,6 @@ impl Provider for Metered {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// Rails that lose packets are named where a receiver has several of them, the worst first, and only these.
-    #[test]
-    fn rails_with_losses_are_named() {
-        let over = |receiver, last: u8| OverRail {
-            receiver,
-            local: IpAddr::from([240, 0, 0, last]),
-            remote: IpAddr::from([198, 51, 100, last]),
-        };
-        let counted = |repeated| Counted {
-            segments: 1000,
-            repeated,
-            streams: 4,
-            trips: 4400,
-            least: 1000,
-        };
-        let rails = |counts: &[(u32, u8, u64)]| {
-            let rails = counts.iter();
-            let rails =
-                rails.map(|&(receiver, last, count)| (over(receiver, last), counted(count)));
-            lossy(&rails.collect())
-        };
-        let all = [(1, 1, 3), (1, 2, 20), (1, 3, 0), (2, 1, 100)];
-        let found = rails(&all);
-        let names: Vec<&str> = found.iter().map(|rail| rail.rail.as_str()).collect();
-        // The host has none of these addresses.
-        assert_eq!(
-            names,
-            ["240.0.0.2 - 198.51.100.2", "240.0.0.1 - 198.51.100.1"]
-        );
-        assert!(found.iter().all(|rail| rail.receiver == 1));
-        assert_eq!((found[0].repeated, found[0].rtt_microseconds), (20, 1100));
-        assert_eq!(rails(&[(1, 1, 0), (1, 2, 0)]), []);
-        let many: Vec<_> = (0..64).map(|last| (1, last, 1)).collect();
-        assert_eq!(rails(&many).len(), RAILS_REPORTED_MAX);
-    }
 
     /// Asking first for the place and then piece by piece for the bytes counts each byte once.
     #[test]

@@ -915,6 +915,9 @@ pub struct RailStatus {
     pub rtt_microseconds: u32,
     #[prost(uint32, tag = "6")]
     pub rtt_microseconds_min: u32,
+    /// of the rail at this node; another one where its counts began again; 0: its name tells it from others
+    #[prost(uint32, tag = "7")]
+    pub number: u32,
 }
 /// How many streams the node keeps open from now on, all its lanes together; each lane keeps one at least. 0: what it
 /// opens over a short path.

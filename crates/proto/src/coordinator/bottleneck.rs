@@ -21,6 +21,10 @@ use super::arrivals::WINDOW_TIME;
 use super::{Coordinator, Node};
 use crate::control::{RailStatus, Status, TcpStatus, Waits};
 
+mod rails;
+
+use rails::Rails;
+
 /// A share of a known speed or limit from which on that is what held the bytes back; headers and pauses take the rest.
 const NEAR: f64 = 0.88;
 
@@ -72,12 +76,6 @@ pub enum Cause {
     Limit,
 }
 
-/// Rails of one node that are kept; it reports fewer.
-const RAILS_MAX: usize = 64;
-
-/// The longest name of a rail that is taken; longer ones are cut.
-const RAIL_NAME_MAX: usize = 160;
-
 /// Segments over one rail, or over all.
 #[derive(Clone, Copy, Debug, Default)]
 struct Segments {
@@ -90,7 +88,7 @@ struct Segments {
 impl Segments {
     /// Takes what a node says of them.
     ///
-    /// * `trip`: round trips in microseconds, as they are and the least ones.
+    /// * `trip`: round trips in microseconds, as they are and the least ones; 0 where they are not known.
     fn note(&mut self, all: u64, repeated: u64, trip: (u32, u32)) {
         let (more, again) = (
             all.saturating_sub(self.all),
@@ -99,8 +97,10 @@ impl Segments {
         if more > 0 {
             self.loss = again as f64 / more as f64;
         }
-        // Where round trips are longer than they could be there is a queue, which is full at times: the path carries what it can.
-        if trip.0 > trip.1 / 2 * 3 {
+        // Where round trips are longer than they could be there is a queue, which is full at times: the path carries what it can. Where
+        // they are not known there may be one.
+        let is_known = trip.0 > 0 && trip.1 > 0;
+        if !is_known || trip.0 > trip.1 / 2 * 3 {
             self.loss = 0.0;
         }
         (self.all, self.repeated) = (all, repeated);
@@ -116,8 +116,7 @@ struct Reported {
     sent_of_late: Waits,
     tcp: Option<TcpStatus>,
     segments: Segments,
-    // By receiver and name.
-    rails: BTreeMap<(u32, String), Segments>,
+    rails: Rails,
     // Windows or buffers limit most streams.
     is_windowed: bool,
     // Sockets hold bytes that were not sent yet: what its threads gave away waits for the path.
@@ -201,28 +200,10 @@ impl Reported {
         }
     }
 
-    fn note_rails(&mut self, rails: &[RailStatus]) {
-        // What is not reported has lost nothing more.
-        for rail in self.rails.values_mut() {
-            rail.loss = 0.0;
-        }
-        for rail in rails {
-            let name = rail.rail.chars().take(RAIL_NAME_MAX).collect();
-            let key = (rail.receiver, name);
-            if self.rails.len() < RAILS_MAX || self.rails.contains_key(&key) {
-                let trip = (rail.rtt_microseconds, rail.rtt_microseconds_min);
-                let known = self.rails.entry(key).or_default();
-                known.note(rail.segments, rail.repeated, trip);
-            }
-        }
-    }
-
     /// Losses that are the cause where a path to this receiver is full: those over the worst of its rails, or without such of all streams.
     fn losses(&self, pair: (u32, u32)) -> Option<Cause> {
-        let rails = self.rails.iter();
-        let lossy = rails.filter(|((to, _), rail)| *to == pair.1 && rail.loss > LOSS);
-        if let Some(((_, name), _)) = lossy.max_by(|a, b| a.1.loss.total_cmp(&b.1.loss)) {
-            return Some(Cause::Loss(pair.0, pair.1, Some(name.clone())));
+        if let Some(name) = self.rails.lossy(pair.1) {
+            return Some(Cause::Loss(pair.0, pair.1, Some(name.to_owned())));
         }
         (self.segments.loss > LOSS).then_some(Cause::Loss(pair.0, pair.1, None))
     }
@@ -309,7 +290,7 @@ impl Coordinator {
         let reported = self.bottleneck.nodes.entry(node).or_default();
         reported.note_sending(sending, tcp);
         if tcp.is_some() {
-            reported.note_rails(rails);
+            reported.rails.note(rails);
         }
     }
 

@@ -3,6 +3,7 @@
 use ropewalk_model::ByteRate;
 
 use super::super::tests::{actions, begun_over, from, node, opened, started, started_with};
+use super::rails::{RAIL_NAME_MAX, RAILS_MAX};
 use super::*;
 use crate::control::{PairStatus, RailStatus, SenderStatus, from_agent};
 
@@ -168,6 +169,7 @@ fn the_rail_that_loses_packets_is_named() {
         repeated,
         rtt_microseconds,
         rtt_microseconds_min: 1000,
+        number: 0,
     };
     let lossy = || rail(1, "eth1 10.1.0.1 - 10.1.0.2", 20, 1100);
     let named = Some("eth1 10.1.0.1 - 10.1.0.2".to_owned());
@@ -192,6 +194,8 @@ fn the_rail_that_loses_packets_is_named() {
         ),
         (vec![rail(1, "eth0", 300, 40_000)], Cause::Path(0, 1)),
         (vec![rail(2, "eth1", 300, 1100)], Cause::Path(0, 1)),
+        // What round trips are is not known: there may be a queue.
+        (vec![rail(1, "eth1", 300, 0)], Cause::Path(0, 1)),
     ] {
         let mut c = pair();
         let status = SenderStatus {
@@ -230,23 +234,73 @@ fn the_rail_that_loses_packets_is_named() {
 fn rails_are_those_of_the_last_report() {
     let mut reported = Reported::default();
     let rail = |number: u64, repeated: u64| RailStatus {
-        receiver: 1,
         rail: format!("{number}{}", "x".repeat(1000)),
-        segments: 1000 * repeated,
-        repeated: 20 * repeated,
-        ..RailStatus::default()
+        ..rail(0, repeated)
     };
-    reported.note_rails(&[rail(1, 1)]);
+    reported.rails.note(&[rail(1, 1)]);
     assert!(reported.losses((0, 1)).is_some());
-    reported.note_rails(&[]);
+    reported.rails.note(&[]);
     assert_eq!(reported.losses((0, 1)), None);
-    reported.note_rails(&[rail(1, 2)]);
+    reported.rails.note(&[rail(1, 2)]);
     assert!(
         matches!(reported.losses((0, 1)), Some(Cause::Loss(0, 1, Some(name))) if name.len() <= RAIL_NAME_MAX)
     );
     let many: Vec<RailStatus> = (0..1000).map(|number| rail(number, 3)).collect();
-    reported.note_rails(&many);
-    assert_eq!(reported.rails.len(), RAILS_MAX);
+    reported.rails.note(&many);
+    assert_eq!(reported.rails.count(), RAILS_MAX);
+}
+
+/// A rail to node 1 without a queue that loses 2 %.
+fn rail(number: u32, repeated: u64) -> RailStatus {
+    RailStatus {
+        receiver: 1,
+        rail: format!("eth{number}"),
+        segments: 1000 * repeated,
+        repeated: 20 * repeated,
+        rtt_microseconds: 1100,
+        rtt_microseconds_min: 1000,
+        number,
+    }
+}
+
+/// After many others a rail counts as the first ones did: those that were reported longest ago are forgotten.
+#[test]
+fn late_rails_are_seen() {
+    let mut reported = Reported::default();
+    for number in 1..=200 {
+        reported.rails.note(&[rail(number, 1)]);
+        let named = Cause::Loss(0, 1, Some(format!("eth{number}")));
+        assert_eq!(reported.losses((0, 1)), Some(named));
+        assert!(reported.rails.count() <= RAILS_MAX);
+    }
+}
+
+/// Counts of two rails of one name are kept apart, and those of one that has another name now go on.
+#[test]
+fn rails_are_told_apart_by_their_numbers() {
+    let mut reported = Reported::default();
+    let named = |name: &str, rail: RailStatus| RailStatus {
+        rail: name.to_owned(),
+        ..rail
+    };
+    let clean = RailStatus {
+        repeated: 20,
+        segments: 100_000,
+        ..rail(2, 1)
+    };
+    let both = |second| [named("eth0", rail(1, 1)), named("eth0", second)];
+    reported.rails.note(&both(clean.clone()));
+    let loss = Cause::Loss(0, 1, Some("eth0".into()));
+    assert_eq!(reported.losses((0, 1)), Some(loss));
+    let more = RailStatus {
+        segments: 101_000,
+        ..clean
+    };
+    // The first one has sent nothing more, and the second one lost nothing more.
+    reported.rails.note(&both(more));
+    assert_eq!(reported.losses((0, 1)), None);
+    reported.rails.note(&[named("eth9", rail(1, 1))]);
+    assert_eq!(reported.losses((0, 1)), None);
 }
 
 /// A sender whose threads have nothing to do, as all that was asked for waits in its sockets, is held back by the path.
