@@ -342,6 +342,44 @@ fn a_receiver_that_joins_is_fed_by_the_others() {
     }
 }
 
+/// Two receivers want different parts, which overlap, and one that joins at half time wants all: it fetches each byte from those that want
+/// it, and from the sender hardly any.
+#[test]
+fn a_receiver_that_joins_is_fed_by_those_that_want_a_part() {
+    const LEN: u64 = 128 * MIB;
+    let seconds = LEN as f64 / LINK;
+    // In eighths, and where these are no whole units.
+    for (eighths, odd) in [(5, 0), (5, 4321), (6, 4321)] {
+        for declared in [true, false] {
+            let part = LEN / 8 * eighths + odd;
+            let all = Range::new(0, LEN);
+            let nodes = vec![
+                node("s", &[all], &[], None),
+                node("a", &[], &[Range::new(0, part)], None),
+                node("b", &[], &[Range::new(LEN - part, LEN)], None),
+                node("c", &[], &[all], None),
+            ];
+            let scenario = Scenario::new(nodes, vec![Speed::both(LINK); 4]).relayed();
+            let half = Nanos::from_seconds(seconds / 2.0);
+            let scenario = scenario.then(half, 3, Change::Joins);
+            let scenario = match declared {
+                true => scenario.declared(),
+                false => scenario,
+            };
+            let ended = scenario.run();
+            let with = moving(&ended);
+            let sent = ended.carried_where(|from, _| from == 0) / LEN as f64;
+            // It needs the time of the data once it is there.
+            let share = with / (seconds * 1.5);
+            let what = format!(
+                "{eighths} eighths and {odd}, declared {declared}: {share:.3} of the least time, sent {sent:.3} times"
+            );
+            println!("{what}");
+            assert!(share < 1.015 && sent < 1.2, "{what}");
+        }
+    }
+}
+
 #[expect(
     clippy::disallowed_methods,
     reason = "which seeds a test runs is no part of what it simulates"

@@ -194,7 +194,11 @@ impl Coordinator {
                     }
                     run
                 };
-                (node, runs.iter().map(to_run).collect())
+                let runs = runs.iter().map(to_run).collect();
+                match purpose.first {
+                    true => (node, runs),
+                    false => (node, self.deal_to_relays(node, runs)),
+                }
             })
             .collect();
         self.balancer.note_planned(now);
@@ -255,8 +259,6 @@ impl Coordinator {
             let (view, balancer) = self.split();
             balancer.note_whole_plan(view, planned, now);
         }
-        let deal = |(node, runs)| (node, self.deal_to_relays(node, runs));
-        let runs = runs.into_iter().map(deal).collect();
         let runs = self.runs_by_node(&round, runs);
         self.put_to_work(&runs);
         // A node that works again has to have its share of a limit taken from the others first.

@@ -4,12 +4,19 @@
 //! no round of the balancer moves work of such a transfer. A receiver that joins hands nothing on, but fetches from those that do. A later plan
 //! of another one, for a sender that is lost, is one of original holders.
 
+use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
 use ropewalk_model::{Range, RangeSet};
 
-use super::{Coordinator, Relay};
+use super::{Coordinator, Mapping, Relay};
 use crate::control::{Run, Verify, range};
+
+mod deal;
+#[cfg(test)]
+mod tests;
+
+use deal::{SOURCES_MAX, Source, are_alike, deal};
 
 /// With more receivers than that no relays are planned: plans of mixed wants take seconds beyond it.
 const RECEIVERS_MAX: usize = 256;
@@ -22,8 +29,12 @@ impl Coordinator {
         if !self.may_relay() || !self.may_hand_on(node) {
             return None;
         }
-        let told = self.nodes[node as usize].setup.told_up();
-        Some(told.map_or(down, |rate| rate.0))
+        Some(self.uplink(node, down))
+    }
+
+    fn uplink(&self, node: u32, down: u64) -> u64 {
+        let known = self.nodes[node as usize].setup.told_up();
+        known.map_or(down, |rate| rate.0)
     }
 
     /// Whether this transfer is one in which receivers may hand on: units have hashes, streams have frames for it, and work may move.
@@ -93,54 +104,45 @@ impl Coordinator {
         }
     }
 
-    /// Work of a receiver that joined, which the plan has original holders send, as work of the receivers that hand on: each has an equal part
-    /// of a run, as far as it wants it itself.
+    /// Work of a receiver that joined, which the plan has original holders send, as work of the receivers that hand on and want it, too.
     pub(super) fn deal_to_relays(&self, node: u32, runs: Vec<Run>) -> Vec<Run> {
         let state = &self.nodes[node as usize];
-        let is_dealt = state.joined && state.group.is_none() && self.may_relay();
-        let relays: Vec<u32> = match is_dealt {
-            true => self
-                .relays
-                .iter()
-                .copied()
-                .filter(|relay| {
-                    let state = &self.nodes[*relay as usize];
-                    state.is_able() && !state.life().is_leaving()
-                })
-                .collect(),
-            false => Vec::new(),
-        };
-        if relays.is_empty() {
+        if !state.joined || state.group.is_some() || !self.may_relay() {
             return runs;
         }
-        let mut dealt = Vec::new();
-        // Where the run before ended: of short runs all relays have some. Nodes that join begin with different ones.
-        let mut turns = relays.iter().cycle().skip(node as usize % relays.len());
-        for run in runs {
-            let whole = range(run.start, run.length);
-            // Whole units, and no part without bytes.
-            let part = whole.len().div_ceil(relays.len() as u64);
-            let part = part.next_multiple_of(self.unit_len.max(1));
-            let mut start = whole.start;
-            while start < whole.end {
-                let end = whole.end.min(start.saturating_add(part));
-                let own = Range::new(start, end);
-                start = end;
-                let relay = turns.next().copied();
-                let wants = relay.map(|relay| self.nodes[relay as usize].wants.clipped(own));
-                let wants = wants.unwrap_or_default();
-                let left = RangeSet::from(own).difference(&wants);
-                let named = wants.iter().map(|range| (range, relay));
-                let named = named.chain(left.iter().map(|range| (range, None)));
-                dealt.extend(named.map(|(range, relay)| Run {
-                    start: range.start,
-                    length: range.len(),
-                    relay,
-                    ..run.clone()
-                }));
-            }
+        let sources = self.sources_of(node);
+        if sources.is_empty() {
+            return runs;
         }
-        dealt.sort_by_key(|run| run.start);
-        dealt
+        // Units of trees begin and end with what was wanted of them.
+        let units = (self.unit_len, self.setup.mapping == Mapping::Rows);
+        // Nodes that join begin with different ones.
+        let dealt = deal(&runs, &sources, units, node as usize % sources.len());
+        // The plan was verified before.
+        let is_sound = are_alike(&runs, &dealt);
+        debug_assert!(is_sound, "{runs:?} are dealt as {dealt:?}");
+        if is_sound { dealt } else { runs }
+    }
+
+    /// Receivers that hand on, which one that joined may fetch from: of too many those with the largest uplinks.
+    fn sources_of(&self, node: u32) -> Vec<Source> {
+        let down = self.balancer.whole_room(self.view()).down;
+        let wants = &self.nodes[node as usize].wants;
+        let relays = self.relays.iter().copied().filter(|relay| *relay != node);
+        let sources = relays.filter_map(|relay| {
+            let state = &self.nodes[relay as usize];
+            let stays = state.is_able() && !state.life().is_leaving();
+            let common = state.wants.intersection(wants);
+            (stays && !common.is_empty()).then(|| Source {
+                node: relay,
+                up: self.uplink(relay, down[relay as usize] as u64),
+                wants: common,
+            })
+        });
+        let mut sources: Vec<Source> = sources.collect();
+        sources.sort_by_key(|source| (Reverse(source.up), source.node));
+        sources.truncate(SOURCES_MAX);
+        sources.sort_by_key(|source| source.node);
+        sources
     }
 }
