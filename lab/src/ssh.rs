@@ -50,8 +50,15 @@ PrintLastLog no
 AllowTcpForwarding yes
 MaxStartups 200
 MaxSessions 200
-Subsystem sftp internal-sftp
 ";
+
+/// Where distributions have the server of SFTP, which `sshd` starts through the user's shell as it does any command.
+const SFTP_SERVERS: [&str; 4] = [
+    "/usr/lib/openssh/sftp-server",
+    "/usr/libexec/openssh/sftp-server",
+    "/usr/lib/ssh/sftp-server",
+    "/usr/libexec/sftp-server",
+];
 
 /// Whether the lab has keys yet, and its running servers.
 #[derive(Debug, Default)]
@@ -149,11 +156,16 @@ impl Lab {
         self.make_dirs(first)?;
         let host_key = self.make_key(first, &format!("{SERVER_DIR}/host_key"))?;
         let client_key = self.make_key(first, "/root/.ssh/id_ed25519")?;
+        let mut server_config = SERVER_CONFIG.to_owned();
+        let mut sftp = SFTP_SERVERS.into_iter();
+        if let Some(program) = sftp.find(|path| Path::new(path).exists()) {
+            server_config += &format!("Subsystem sftp {program}\n");
+        }
         for host in names {
             self.make_dirs(host)?;
             for (path, contents) in [
                 (format!("{SERVER_DIR}/host_key"), host_key.0.as_str()),
-                (format!("{SERVER_DIR}/config"), SERVER_CONFIG),
+                (format!("{SERVER_DIR}/config"), server_config.as_str()),
                 ("/root/.ssh/id_ed25519".into(), client_key.0.as_str()),
                 ("/root/.ssh/authorized_keys".into(), client_key.1.as_str()),
                 ("/root/.ssh/config".into(), CLIENT_CONFIG),

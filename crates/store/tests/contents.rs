@@ -217,7 +217,7 @@ fn a_long_file_between_small_ones_is_asked_for_alone() {
     let (from, to) = many(&folder, 300);
     for root in [&from, &to] {
         let file = std::fs::File::create(root.join("01/0150-long")).unwrap();
-        file.set_len(8 << 30).unwrap();
+        file.set_len(1 << 30).unwrap();
     }
     overwrite(&to.join("01/0150-long"), 3, b"!");
     let (asked, parts) = Asked::of(&from, Keep::default());

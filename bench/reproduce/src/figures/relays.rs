@@ -400,9 +400,10 @@ pub(crate) fn run(settings: &Settings) -> Result<bool> {
         },
         false => Sizes {
             mixed: 1_200_000_000,
-            equal: 60_000_000,
-            trunk: 60_000_000,
-            uneven: 120_000_000,
+            // Long enough that the start and the end, a second or so, are not what is seen.
+            equal: 240_000_000,
+            trunk: 240_000_000,
+            uneven: 480_000_000,
             failures: 120_000_000,
         },
     };

@@ -107,13 +107,16 @@ const CASES: [Case; 11] = [
 enum Small {
     Cp,
     Local,
+    /// Nothing is copied: what a command there costs.
+    Command,
     Scp,
     Ssh,
 }
 
-const SMALLS: [(&str, Small); 4] = [
+const SMALLS: [(&str, Small); 5] = [
     ("cp, one host", Small::Cp),
     ("ropewalk, one host", Small::Local),
+    ("ssh, a command that does nothing", Small::Command),
     ("scp from another host", Small::Scp),
     ("ropewalk over ssh", Small::Ssh),
 ];
@@ -315,7 +318,7 @@ impl Rig<'_> {
                 let (from, to) = (from.display().to_string(), to.display().to_string());
                 self.command(self.own(Place::Machine, &["copy", &from, &to]))
             }
-            Small::Scp | Small::Ssh => {
+            Small::Command | Small::Scp | Small::Ssh => {
                 let lab = self.lab(&self.root.join("of-small"))?;
                 lab.start_sshd("a1")?;
                 // The first connection makes what later ones find.
@@ -323,6 +326,7 @@ impl Rig<'_> {
                 let host = Place::Host(&lab, MASTER);
                 let (from, to) = ("a1:/data/source/small", "/data/file");
                 let took = match way {
+                    Small::Command => return self.command(ssh(&lab, &["a1", "true"])),
                     Small::Scp => {
                         let mut scp = host.command(Path::new("scp"));
                         scp.args(["-q", from, to]);
@@ -450,7 +454,7 @@ pub(crate) fn run(settings: &Settings) -> Result<bool> {
             number(seconds.map(|all| all.count as f64), 0),
         ]);
     }
-    if let [_, _, scp, over_ssh] = &all[..] {
+    if let [_, _, _, scp, over_ssh] = &all[..] {
         bench.headline(
             format!("{SMALL} bytes over ssh"),
             format!("{} x the time of scp", spread(ratios(scp, over_ssh), 2)),

@@ -159,7 +159,7 @@ pub fn make_ssh(place: &Place, cases: &str) -> String {
          host=$1; shift\n\
          case $host in\n{cases}\n*) ;;\nesac\n\
          # What is started there has no terminal.\n\
-         exec setsid sh -c \"$*\"\n"
+         exec setsid --wait sh -c \"$*\"\n"
     );
     let path = place.path("ssh");
     std::fs::write(&path, script).unwrap();

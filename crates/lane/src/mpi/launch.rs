@@ -37,14 +37,16 @@ const SAID_MAX: usize = 2048;
 const OWN: &str = "ropewalk: ";
 
 /// Runs `mpirun` and removes its folder, also when the process that started it is killed meanwhile: its input ends then, and
-/// so do the ranks. An `mpirun` that is there after [`END_TIMEOUT`] is killed. The shell reports that to a pipe that no process
-/// reads, and has to outlive SIGPIPE.
-const SCRIPT: &str = r#"d=$1; shift; exec 3<&0 </dev/null
+/// so do the ranks. An `mpirun` that is there after [`END_TIMEOUT`] is killed with all that it has started in this group, and so is
+/// this shell. It reports the end of `mpirun` to a pipe that no process reads, and has to outlive SIGPIPE.
+///
+/// Arguments: the folder, the seconds of the timeout, the command.
+const SCRIPT: &str = r#"d=$1 t=$2; shift 2; exec 3<&0 </dev/null
 "$@" 3<&- & m=$!
 {
   read -r _
-  n=0; while [ $n -lt 50 ]; do kill -0 $m || exit; sleep 0.1; n=$((n+1)); done
-  kill -KILL $m
+  n=0; while [ $n -lt $t ]; do kill -0 $m || exit; sleep 1; n=$((n+1)); done
+  rm -rf "$d"; kill -KILL 0
 } <&3 3<&- >/dev/null 2>&1 & w=$!
 exec 3<&-; trap '' PIPE; wait $m; s=$?; kill $w; rm -rf "$d"; exit $s"#;
 
@@ -144,6 +146,7 @@ impl Mpirun {
         let (kept, alive) = std::io::pipe()?;
         let mut command = Command::new("/bin/sh");
         command.args(["-c", SCRIPT, "sh"]).arg(&self.folder.0);
+        command.arg(END_TIMEOUT.as_secs().to_string());
         command.arg(mpirun.get_program()).args(mpirun.get_args());
         for (name, value) in mpirun.get_envs() {
             if let Some(value) = value {
