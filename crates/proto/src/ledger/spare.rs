@@ -31,7 +31,7 @@ const FULL: f64 = 0.75;
 /// A lane that should bring something and does not for this long, or for a part of the time so far, is silent.
 const SILENT: Nanos = Nanos::from_secs(1);
 
-/// The end of a fellow receiver's work, which it would have last: so many bytes of a run, and units in all, from which others choose.
+/// The end of a fellow receiver's work, which it would have last: so many bytes of a run, and stretches in all, from which others choose.
 const CHOSEN_BYTES: u64 = 256 << 20;
 const CHOSEN_FROM_MAX: usize = 1024;
 
@@ -66,9 +66,9 @@ impl Ledger {
         let announced = self.slack(now)?.1 * SLACK_FREE;
         let turn = self.unit_seconds(lane, relay, now, unit_at) * ADVANTAGE + announced;
         let turns = (idle / turn) as usize;
-        let mut units = std::mem::take(&mut self.chosen_from);
-        let chosen = self.choose(lane, relay, (is_new, turns), &mut units, unit_at);
-        self.chosen_from = units;
+        let mut parts = std::mem::take(&mut self.chosen_from);
+        let chosen = self.choose(lane, relay, (is_new, turns), &mut parts, unit_at);
+        self.chosen_from = parts;
         let (at, unit) = chosen?;
         let run = self.pull(relay, at, unit);
         Some(self.grant(lane, (unit, run.holders, run.choices), now))
@@ -213,47 +213,79 @@ impl Ledger {
     /// A unit of a fellow receiver's work: one that none has, or that no other one has. Each receiver has its own ones, which it may take
     /// at once, and those of others when it has been idle for longer: what it takes they have from it.
     ///
-    /// * `units`: for those that it chooses from; made once.
+    /// * `parts`: for the stretches that it chooses from; made once.
     fn choose(
         &self,
         lane: LaneId,
         relay: LaneId,
         (is_new, turns): (bool, usize),
-        units: &mut Vec<(usize, Range)>,
+        parts: &mut Vec<(usize, Range)>,
         unit_at: &dyn Fn(u64) -> Range,
     ) -> Option<(usize, Range)> {
-        units.clear();
-        let runs = self.lanes[relay].ready.iter().enumerate();
+        parts.clear();
+        let ready = &self.lanes[relay].ready;
+        let runs = ready.iter().enumerate();
         let runs = runs.filter(|(_, run)| run.holders.contains(&lane));
         for (at, run) in runs.rev() {
             let start = run.range.end.saturating_sub(CHOSEN_BYTES);
             let whole = Range::new(run.range.start.max(start), run.range.end);
             let gaps = is_new.then(|| self.handed.gaps(whole));
             let all = (!is_new).then_some(whole);
-            let parts = gaps.into_iter().flatten().chain(all);
-            let found = parts.flat_map(|part| units_of_part(part, run.range, unit_at));
-            let first = units.len();
-            units.extend(found.take(CHOSEN_FROM_MAX).map(|unit| (at, unit)));
-            units[first..].reverse();
-            if units.len() >= CHOSEN_FROM_MAX {
+            let found = gaps.into_iter().flatten().chain(all);
+            let first = parts.len();
+            parts.extend(found.take(CHOSEN_FROM_MAX).map(|part| (at, part)));
+            parts[first..].reverse();
+            if parts.len() >= CHOSEN_FROM_MAX {
                 break;
             }
         }
         // By offset: of the runs the last one is first so far.
-        units.reverse();
-        if units.is_empty() {
+        parts.reverse();
+        // The fellow receiver fetches from the front.
+        let bytes: u64 = parts.iter().map(|(_, part)| part.len()).sum();
+        let mut skipped = bytes / 2 + self.turn % (bytes - bytes / 2).max(1);
+        let holds = |(_, part): &(usize, Range)| match skipped.checked_sub(part.len()) {
+            Some(rest) => {
+                skipped = rest;
+                false
+            }
+            None => true,
+        };
+        let middle = parts.iter().position(holds).unwrap_or(parts.len());
+        let (before, after) = parts.split_at(middle);
+        let (cut, after) = match after.split_first() {
+            Some(((at, part), after)) => {
+                let inside = part.start + skipped;
+                let unit = unit_at(inside);
+                let border = match unit.contains(inside) {
+                    true => unit.start.max(part.start),
+                    false => inside,
+                };
+                let halves = [(border, part.end), (part.start, border)];
+                (
+                    halves.map(|(start, end)| Some((*at, Range::new(start, end)))),
+                    after,
+                )
+            }
+            None => ([None; 2], after),
+        };
+        let [first, last] = cut;
+        let order = first.into_iter().chain(after.iter().copied());
+        let order = order.chain(before.iter().copied()).chain(last);
+        let units = order.flat_map(|(at, part)| {
+            units_of_part(part, ready[at].range, unit_at).map(move |unit| (at, unit))
+        });
+        let mut units = units.take(LOOKED_AT_MAX).peekable();
+        if units.peek().is_none() {
+            drop(units);
             // Some have parts of these.
-            return is_new.then(|| self.choose(lane, relay, (false, turns), units, unit_at))?;
+            return is_new.then(|| self.choose(lane, relay, (false, turns), parts, unit_at))?;
         }
         let peer = self.lanes[relay].peer;
         let others = self.lanes.iter().filter(|(other, l)| {
             l.peer == *other && *other != peer && l.fellow.is_some() && self.is_alive(*other)
         });
         let others: Vec<&Fellow> = others.filter_map(|(_, l)| l.fellow.as_ref()).collect();
-        // The fellow receiver fetches from the front.
-        let last = units.len() - units.len() / 2;
-        let first = units.len() / 2 + (self.turn % last as u64) as usize;
-        let order = units[first..].iter().chain(&units[..first]);
         let before = |unit: Range| {
             let own = mix(self.turn ^ unit.start);
             others
@@ -263,9 +295,9 @@ impl Ledger {
                 .count()
         };
         let is_with_other = |unit: Range| others.iter().any(|other| other.has.contains_range(unit));
-        let able = order.take(LOOKED_AT_MAX).map(|(at, unit)| {
-            let is_common = !is_new && is_with_other(*unit);
-            ((is_common, before(*unit)), (*at, *unit))
+        let able = units.map(|(at, unit)| {
+            let is_common = !is_new && is_with_other(unit);
+            ((is_common, before(unit)), (at, unit))
         });
         let able = able.filter(|((_, before), _)| *before <= turns);
         // Of equal ones the first.
