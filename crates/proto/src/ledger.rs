@@ -279,6 +279,9 @@ impl Ledger {
         if self.lanes[lane].ready.is_empty() && !self.is_dealt {
             self.steal(lane, free, now, unit_at);
         }
+        if !self.lanes[lane].inherited.is_empty() {
+            self.turn_inherited(lane, unit_at);
+        }
         if let Some(run) = self.lanes[lane].ready.front_mut() {
             let range = unit_of(run.range.start, run.range, unit_at);
             let (holders, choices) = (run.holders.clone(), run.choices);
@@ -501,8 +504,12 @@ impl Ledger {
                 Some(owner) if self.has_origin(&run.holders) => {
                     run.holders.retain(|&h| h != owner);
                     run.holders.insert(0, owner);
+                    let is_relays = self.is_relay(lane) && !self.is_relay(owner);
                     let heir = &mut self.lanes[owner];
                     heir.planned = true;
+                    if is_relays {
+                        heir.inherited.push(run.range);
+                    }
                     heir.ready_bytes += run.range.len();
                     heir.ready.push_back(run);
                     heirs.insert(owner);

@@ -342,6 +342,37 @@ fn a_receiver_that_joins_is_fed_by_the_others() {
     }
 }
 
+/// What a receiver that dies was to hand on leaves the sender once more, not once for each of the others.
+#[test]
+fn a_receiver_that_dies_costs_little() {
+    const LEN: u64 = 128 * MIB;
+    let seconds = LEN as f64 / LINK;
+    let mut worst = 0.0_f64;
+    for receivers in [3, 4, 8] {
+        for declared in [true, false] {
+            let speeds = vec![Speed::both(LINK); 1 + receivers as usize];
+            let scenario = copies(1, receivers, LEN, speeds).relayed();
+            let half = Nanos::from_seconds(seconds / 2.0);
+            let scenario = scenario.then(half, 1, Change::Dies);
+            let scenario = match declared {
+                true => scenario.declared(),
+                false => scenario,
+            };
+            let ended = scenario.run();
+            let sent = ended.carried_where(|from, _| from == 0) / LEN as f64;
+            // Its own copy is missing.
+            assert_eq!(ended.outcome, Some(Outcome::Failed), "{:#?}", ended.notes);
+            let share = ended.moving_seconds.unwrap() / seconds;
+            let what = format!(
+                "{receivers} receivers, declared {declared}: {share:.3} of the least time, sent {sent:.2} times"
+            );
+            println!("{what}");
+            worst = worst.max(share.max(sent));
+        }
+    }
+    assert!(worst < 1.2, "{worst}");
+}
+
 /// Two receivers want different parts, which overlap, and one that joins at half time wants all: it fetches each byte from those that want
 /// it, and from the sender hardly any.
 #[test]

@@ -5,10 +5,10 @@
 //! fetches otherwise, and that one has them from here then. Units that a fellow receiver has are left to those that have them
 //! as long as others are to leave the holder for the first time, unless they are silent.
 
-use ropewalk_model::{Instant, Nanos, Range};
+use ropewalk_model::{Instant, Nanos, Range, RangeSet};
 
 use super::relay::{Fellow, units_of_part};
-use super::{LaneId, Ledger, Unit, unit_of};
+use super::{LaneId, Ledger, ReadyRun, Unit, unit_of};
 
 /// A fellow receiver that needs this many times the time for its part that this node needs for all it lacks lags behind.
 const LAG: f64 = 1.5;
@@ -72,6 +72,27 @@ impl Ledger {
         let (at, unit) = chosen?;
         let run = self.pull(relay, at, unit);
         Some(self.grant(lane, (unit, run.holders, run.choices), now))
+    }
+
+    /// Puts what a lane to an original holder has from a fellow receiver that is lost in this node's own order: each receiver begins
+    /// elsewhere, and has from the others what they began with.
+    pub(super) fn turn_inherited(&mut self, lane: LaneId, unit_at: &dyn Fn(u64) -> Range) {
+        let l = &mut self.lanes[lane];
+        let inherited: RangeSet = std::mem::take(&mut l.inherited).into_iter().collect();
+        let mut ready: Vec<ReadyRun> = l.ready.drain(..).collect();
+        let is_other = |run: &mut ReadyRun| !inherited.contains_range(run.range);
+        let mut kept: Vec<ReadyRun> = ready.extract_if(.., is_other).collect();
+        let parts = ready.iter().enumerate();
+        let parts: Vec<(usize, Range)> = parts.map(|(at, run)| (at, run.range)).collect();
+        let bytes: u64 = parts.iter().map(|(_, part)| part.len()).sum();
+        let runs = turned(&parts, self.turn % bytes.max(1), unit_at);
+        kept.extend(runs.map(|(at, range)| ReadyRun {
+            range,
+            ..ready[at].clone()
+        }));
+        // Stable: those of one kind keep this order.
+        kept.sort_by_key(|run| run.choices);
+        self.lanes[lane].ready = kept.into();
     }
 
     /// Seconds until a lane has brought a unit of what another one is to carry.
@@ -243,35 +264,8 @@ impl Ledger {
         parts.reverse();
         // The fellow receiver fetches from the front.
         let bytes: u64 = parts.iter().map(|(_, part)| part.len()).sum();
-        let mut skipped = bytes / 2 + self.turn % (bytes - bytes / 2).max(1);
-        let holds = |(_, part): &(usize, Range)| match skipped.checked_sub(part.len()) {
-            Some(rest) => {
-                skipped = rest;
-                false
-            }
-            None => true,
-        };
-        let middle = parts.iter().position(holds).unwrap_or(parts.len());
-        let (before, after) = parts.split_at(middle);
-        let (cut, after) = match after.split_first() {
-            Some(((at, part), after)) => {
-                let inside = part.start + skipped;
-                let unit = unit_at(inside);
-                let border = match unit.contains(inside) {
-                    true => unit.start.max(part.start),
-                    false => inside,
-                };
-                let halves = [(border, part.end), (part.start, border)];
-                (
-                    halves.map(|(start, end)| Some((*at, Range::new(start, end)))),
-                    after,
-                )
-            }
-            None => ([None; 2], after),
-        };
-        let [first, last] = cut;
-        let order = first.into_iter().chain(after.iter().copied());
-        let order = order.chain(before.iter().copied()).chain(last);
+        let place = bytes / 2 + self.turn % (bytes - bytes / 2).max(1);
+        let order = turned(parts, place, unit_at);
         let units = order.flat_map(|(at, part)| {
             units_of_part(part, ready[at].range, unit_at).map(move |unit| (at, unit))
         });
@@ -303,6 +297,37 @@ impl Ledger {
         // Of equal ones the first.
         able.min_by_key(|(rank, _)| *rank).map(|(_, found)| found)
     }
+}
+
+/// Parts from the unit on that holds a place among their bytes, then those before it.
+fn turned<T: Copy>(
+    parts: &[(T, Range)],
+    mut place: u64,
+    unit_at: &dyn Fn(u64) -> Range,
+) -> impl Iterator<Item = (T, Range)> {
+    let holds = |(_, part): &(T, Range)| match place.checked_sub(part.len()) {
+        Some(rest) => {
+            place = rest;
+            false
+        }
+        None => true,
+    };
+    let middle = parts.iter().position(holds).unwrap_or(parts.len());
+    let (before, after) = parts.split_at(middle);
+    let halves = after.first().map(|(at, part)| {
+        let inside = part.start + place;
+        let unit = unit_at(inside);
+        let border = match unit.contains(inside) {
+            true => unit.start.max(part.start),
+            false => inside,
+        };
+        let halves = [(border, part.end), (part.start, border)];
+        halves.map(|(start, end)| (*at, Range::new(start, end)))
+    });
+    let whole = after.get(1..).unwrap_or_default().iter().chain(before);
+    let [first, last] = halves.map_or([None; 2], |halves| halves.map(Some));
+    let all = first.into_iter().chain(whole.copied()).chain(last);
+    all.filter(|(_, part)| !part.is_empty())
 }
 
 /// Mixes a number well (the finaliser of SplitMix64).
