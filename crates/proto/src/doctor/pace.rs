@@ -1,5 +1,7 @@
 //! How fast a transfer is over time, and whether that is how fast a long one would be.
 
+use std::collections::VecDeque;
+
 /// Before this, a transfer gets up to speed: a second of that, and two that count.
 const SECONDS_MIN: f64 = 3.2;
 
@@ -34,20 +36,38 @@ impl Pace {
     }
 }
 
-/// What a transfer said of itself so far.
+/// Of three that are kept in a row the first and the last are so far apart: a transfer says something every half second, and takes no more
+/// memory where it says more.
+const APART: f64 = 0.1;
+
+/// What a transfer said of itself in the last seconds.
 #[derive(Clone, Debug, Default)]
-pub struct Paces(Vec<Pace>);
+pub struct Paces(VecDeque<Pace>);
+
+/// Whether a window lies between them.
+fn is_before(pace: &Pace, last: &Pace) -> bool {
+    pace.seconds <= last.seconds - WINDOW
+}
 
 impl Paces {
     /// Takes what it says now.
     pub fn note(&mut self, pace: Pace) {
-        self.0.push(pace);
+        let last_but_one = self.0.len().checked_sub(2).map(|place| self.0[place]);
+        let is_apart = |before: Pace| pace.seconds - before.seconds >= APART;
+        if last_but_one.is_some_and(|before| !is_apart(before)) {
+            self.0.pop_back();
+        }
+        self.0.push_back(pace);
+        // The newest from before the window begins it.
+        while self.0.get(1).is_some_and(|next| is_before(next, &pace)) {
+            self.0.pop_front();
+        }
     }
 
     /// The last one.
     #[must_use]
     pub fn last(&self) -> Option<Pace> {
-        self.0.last().copied()
+        self.0.back().copied()
     }
 
     /// Whether it took long enough for a rate of its last seconds to be there, after it began.
@@ -62,15 +82,13 @@ impl Paces {
         let Some(last) = self.last().filter(|_| self.has_rate()) else {
             return false;
         };
-        let is_before = |pace: &Pace| pace.seconds <= last.seconds - WINDOW;
-        let is_same = match self.0.iter().rposition(is_before) {
-            // All since then: what rose and falls again passes the same rate twice.
-            Some(from) => self.0[from..].iter().all(|pace| {
+        let first = self.0.front();
+        // All since then: what rose and falls again passes the same rate twice.
+        let is_same = first.is_some_and(|first| is_before(first, &last))
+            && self.0.iter().all(|pace| {
                 let differs = (pace.bits_per_second - last.bits_per_second).abs();
                 differs <= SAME * last.bits_per_second
-            }),
-            None => false,
-        };
+            });
         // Where nothing moves now, more may later.
         let moves = last.bits_per_second > 0.0;
         (moves && is_same) || last.seconds >= SECONDS_MAX
@@ -134,6 +152,36 @@ mod tests {
         assert!((132e6..=137e6).contains(&rate), "{falls_again:?}");
         let never = settles(|at| 1e6 * (1.0 + at * at));
         assert_eq!(never.seconds, 8.0);
+    }
+
+    /// However long a transfer takes, and however often it says so, what is kept is that of one window, and the last of it is the newest.
+    #[test]
+    fn paces_are_bounded() {
+        let most = (2.0 * WINDOW / APART) as usize + 4;
+        for pause in [0.0, 0.001, 0.03, 0.5, 7.0] {
+            let mut paces = Paces::default();
+            for number in 0..10_000_u32 {
+                let pace = Pace {
+                    seconds: f64::from(number) * pause,
+                    bytes: number.into(),
+                    bits_per_second: 1e6,
+                };
+                paces.note(pace);
+                assert_eq!(paces.last(), Some(pace));
+                assert!(paces.0.len() <= most, "{} at {pause}", paces.0.len());
+            }
+            assert_eq!(paces.is_settled(), pause > 0.0);
+        }
+        // A clock that says nothing, or goes back.
+        let mut paces = Paces::default();
+        for number in 0..1000 {
+            let seconds = [f64::NAN, 5.0, 1.0][number % 3];
+            paces.note(Pace {
+                seconds,
+                ..Pace::default()
+            });
+            assert!(paces.0.len() <= most);
+        }
     }
 
     /// Nothing is known of what moved nothing.
