@@ -115,4 +115,8 @@ impl Provider for Lent {
     fn granted(&self, units: &mut dyn Iterator<Item = (u16, Range)>) {
         self.meter.granted(units);
     }
+
+    fn is_begun(&self, space: u16, range: Range) -> bool {
+        self.meter.is_begun(space, range)
+    }
 }

@@ -30,6 +30,7 @@ mod find;
 mod forward;
 mod handing;
 mod hashes;
+mod holdings;
 mod host;
 mod hung;
 mod incoming;

@@ -11,7 +11,8 @@ use ropewalk_store::{Manifest, Part};
 
 use crate::connect::Via;
 use crate::find::Ways;
-use crate::landing::{BufferLanding, manifest_space};
+use crate::holdings::manifest_space;
+use crate::landing::BufferLanding;
 use crate::member::Member;
 use crate::streams::MANIFEST_STREAM;
 

@@ -12,10 +12,10 @@ use ropewalk_model::Range;
 use ropewalk_proto::control;
 use ropewalk_proto::wire::SPACE_DATA;
 
-use crate::ahead::{Ahead, Readers};
+use crate::ahead::{Ahead, Ended, Group};
 use crate::handing::{Announcing, Handing};
+use crate::holdings::Holdings;
 use crate::interfaces;
-use crate::landing::Holdings;
 
 mod rails;
 
@@ -51,7 +51,8 @@ pub(crate) struct Serving {
     tcp: Mutex<Tcp>,
     // Of a receiver that hands on.
     handing: Mutex<Option<Handing>>,
-    readers: Arc<Readers>,
+    // Its streams, as far as they read before their turn.
+    early: Arc<Group>,
 }
 
 /// The streams that are served, and what closed ones did.
@@ -89,7 +90,7 @@ impl Serving {
             }),
             tcp: Mutex::default(),
             handing: Mutex::default(),
-            readers: Arc::default(),
+            early: Arc::new(Group::new()),
         }
     }
 
@@ -171,8 +172,10 @@ impl Serving {
         self.set(State::Failed(reason));
     }
 
+    /// Streams have been stopped: what waits for a plan, or for a disk that other threads read, waits no longer.
     pub fn stop(&self) {
         self.set(State::Stopped);
+        self.early.end();
     }
 
     /// Whether it is what the node receives that is served.
@@ -215,7 +218,7 @@ impl Serving {
         let handing = self.handing.lock().clone().filter(|_| is_told);
         let ahead = holdings.as_ref().ok();
         Metered {
-            ahead: ahead.map(|holdings| Ahead::new(self.readers.clone(), holdings.clone())),
+            ahead: ahead.map(|holdings| Ahead::new(self.early.clone(), holdings.clone())),
             holdings,
             serving: self.clone(),
             announcing: handing.and_then(Announcing::new),
@@ -248,6 +251,14 @@ impl Serving {
         }
         let seconds = second.since.elapsed().as_secs_f64().max(1e-9);
         (second.bytes as f64 / seconds) as u64
+    }
+}
+
+/// For a stream that has been stopped.
+fn ended(Ended: Ended) -> Absent {
+    Absent {
+        code: missing::CANCELLED,
+        reason: "the transfer has ended".into(),
     }
 }
 
@@ -344,7 +355,7 @@ impl Provider for Metered {
             let Some(ahead) = &self.ahead else {
                 return holdings.read(space, offset, out);
             };
-            if ahead.read(space, offset, out) {
+            if ahead.read(space, offset, out).map_err(ended)? {
                 return Ok(());
             }
             let since = Instant::now();
@@ -372,9 +383,9 @@ impl Provider for Metered {
         }
     }
 
-    fn is_read(&self, space: u16, range: Range) -> bool {
+    fn is_begun(&self, space: u16, range: Range) -> bool {
         let ahead = self.ahead.as_ref();
-        ahead.is_some_and(|ahead| ahead.has(space, range))
+        ahead.is_some_and(|ahead| ahead.is_begun(space, range))
     }
 
     fn news(&self) -> Option<(Vec<Range>, Duration)> {
@@ -390,7 +401,72 @@ impl Provider for Metered {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc::{Receiver, Sender, channel};
+
+    use ropewalk_model::RangeSet;
+    use ropewalk_store::{Source, StoreError};
+
     use super::*;
+
+    /// Small files of 1000 bytes on a disk that answers when it is let go.
+    struct Hung {
+        begun: Sender<u64>,
+        is_let_go: Mutex<Receiver<()>>,
+    }
+
+    impl Source for Hung {
+        fn read_at(&self, offset: u64, _buf: &mut [u8]) -> Result<(), StoreError> {
+            let _ = self.begun.send(offset);
+            let _ = self.is_let_go.lock().recv();
+            Ok(())
+        }
+
+        fn extent(
+            &self,
+            _offset: u64,
+            _len: u64,
+        ) -> Result<ropewalk_store::Extent<'_>, StoreError> {
+            Err(StoreError::Ended)
+        }
+
+        fn is_small_file(&self, _range: Range) -> bool {
+            true
+        }
+    }
+
+    /// A stream whose next file is being read, by a disk that does not answer, ends when the transfer is stopped.
+    #[test]
+    fn a_stopped_transfer_waits_for_no_disk() {
+        const DEADLINE: Duration = Duration::from_secs(60);
+        let (begun, begins) = channel();
+        let (let_go, is_let_go) = channel();
+        let hung = Hung {
+            begun,
+            is_let_go: Mutex::new(is_let_go),
+        };
+        let all = RangeSet::from(Range::new(0, 10_000));
+        let holdings = Holdings {
+            sources: vec![(all, Arc::new(hung))],
+            ..Holdings::default()
+        };
+        let serving = Arc::new(Serving::new());
+        let meter = serving.meter(Ok(Arc::new(holdings)), false);
+        meter.ahead.as_ref().unwrap().make_slow();
+        let units =
+            |from: u64| (from..3).map(|at| (SPACE_DATA, Range::new(at * 1000, (at + 1) * 1000)));
+        meter.granted(&mut units(0));
+        let mut both = [0; 2].map(|_| begins.recv_timeout(DEADLINE).unwrap());
+        both.sort_unstable();
+        assert_eq!(both, [1000, 2000]);
+        meter.granted(&mut units(1));
+        assert!(meter.is_begun(SPACE_DATA, Range::new(1000, 2000)));
+        let (gives, given) = channel();
+        std::thread::spawn(move || gives.send(meter.read(SPACE_DATA, 1000, &mut [0; 1000])));
+        serving.stop();
+        let answer = given.recv_timeout(DEADLINE).unwrap();
+        assert_eq!(answer.unwrap_err().code, missing::CANCELLED);
+        drop(let_go);
+    }
 
     /// Asking first for the place and then piece by piece for the bytes counts each byte once.
     #[test]

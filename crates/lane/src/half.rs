@@ -450,8 +450,9 @@ pub trait Provider: Sync {
         let _ = units;
     }
 
-    /// Whether the bytes of `range` were read already, so that [`read`](Self::read) only copies them.
-    fn is_read(&self, space: u16, range: Range) -> bool {
+    /// Whether the bytes of `range` were read already, or are being read, so that [`read`](Self::read) copies them once they are there: no file
+    /// is to be opened for them.
+    fn is_begun(&self, space: u16, range: Range) -> bool {
         let _ = (space, range);
         false
     }

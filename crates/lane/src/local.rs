@@ -277,11 +277,15 @@ impl ReceiveHalf for Local {
                 self.seen.bytes_in += grant.range.len();
                 Ok(Received::Unit { grant, digest })
             }
-            Err(Failed::Absent(Absent { code, reason })) => Ok(Received::Missing {
-                grant,
-                code,
-                reason,
-            }),
+            Err(Failed::Absent(Absent { code, reason })) => {
+                // A stream that has ended lacks nothing.
+                self.ends.check(self.owed() + 1)?;
+                Ok(Received::Missing {
+                    grant,
+                    code,
+                    reason,
+                })
+            }
             Err(Failed::Lane(error)) => Err(error),
         }
     }

@@ -340,7 +340,7 @@ impl<W: Wire> Sender<W> {
         let Guard::Plain(check) = self.guard else {
             return Ok(built);
         };
-        if wanted < DIRECT_MIN || provider.is_read(grant.space, left) {
+        if wanted < DIRECT_MIN || provider.is_begun(grant.space, left) {
             return Ok(built);
         }
         let computed = grant.hash || check != Check::None;

@@ -18,12 +18,18 @@
 //!   ready, up to [`DEPTH_MAX`]. A stream that never waits for a unit needs no more.
 //! * **Which**: units that are whole small files. Of long files the kernel reads ahead by itself, in the order in which disks are fast.
 //!
+//! What all streams of a process read early at the same time is bounded by the [`ReadQueue`].
+//!
 //! Not here on purpose: files that were not asked for. What a receiver is granted is at most its prefetch, and so is then what lies in
 //! memory here.
 
 use std::collections::VecDeque;
 
 use ropewalk_model::{Nanos, Range};
+
+mod queue;
+
+pub use queue::{BYTES_MAX, Disk, Group, READING_MAX, Read, ReadQueue, Taken, UNITS_MAX};
 
 /// Small files whose times decide.
 pub const SAMPLE: u32 = 16;
@@ -48,7 +54,7 @@ const DEPTH_MIN: usize = 2;
 pub const DEPTH_MAX: usize = 32;
 
 /// And their bytes: the usual prefetch of a lane, for peers that grant more than they say.
-pub const BYTES_MAX: u64 = 4 << 20;
+pub const STREAM_BYTES_MAX: u64 = 4 << 20;
 
 /// What to do with units that wait for their turn.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -110,27 +116,35 @@ impl ReadAhead {
     /// * `turn`: the unit; `None` where it is no small file. Its stream reads it at once, so that it is not begun here.
     /// * `next`: small files among the units that are granted after it, in the order of their turns. Looked at only while it is on, or
     ///   units are begun.
-    pub fn step(&mut self, turn: Option<Range>, next: impl IntoIterator<Item = Range>) -> Step {
+    /// * `accept`: whether there is space for one more. After it says no it is not asked again in this step.
+    pub fn step(
+        &mut self,
+        turn: Option<Range>,
+        next: impl IntoIterator<Item = Range>,
+        mut accept: impl FnMut(Range) -> bool,
+    ) -> Step {
         let mut step = Step::default();
         if !self.is_on && self.begun.is_empty() {
             return step;
         }
         let mut before = std::mem::take(&mut self.begun);
         let mut bytes = 0;
+        let mut may_begin = self.is_on;
         let turn = turn.map(|unit| (unit, true));
         let units = turn.into_iter();
         for (unit, is_due) in units.chain(next.into_iter().map(|unit| (unit, false))) {
-            let is_full = self.begun.len() >= self.depth || bytes + unit.len() > BYTES_MAX;
+            let is_full = self.begun.len() >= self.depth || bytes + unit.len() > STREAM_BYTES_MAX;
             // Nearly always the first: turns have one order.
             if let Some(place) = before.iter().position(|begun| *begun == unit) {
                 before.remove(place);
             } else if is_due || self.begun.contains(&unit) {
                 continue;
-            } else if self.is_on && !is_full {
+            } else if may_begin && !is_full && accept(unit) {
                 step.begin.push(unit);
             } else if before.is_empty() {
                 break;
             } else {
+                may_begin = false;
                 continue;
             }
             bytes += unit.len();
@@ -175,7 +189,7 @@ mod tests {
     /// The first of them has its turn.
     fn turn(ahead: &mut ReadAhead, numbers: impl IntoIterator<Item = u64>) -> Step {
         let mut units = units(numbers).into_iter();
-        ahead.step(units.next(), units)
+        ahead.step(units.next(), units, |_| true)
     }
 
     fn slow() -> ReadAhead {
@@ -231,6 +245,21 @@ mod tests {
         assert_eq!(ahead.begun, units(3..7));
     }
 
+    /// What is not accepted is not begun, nor what follows it; it is asked for again.
+    #[test]
+    fn units_are_begun_where_there_is_space() {
+        let mut ahead = slow();
+        ahead.depth = 4;
+        let mut asked = Vec::new();
+        let step = ahead.step(Some(unit(0)), units(1..9), |unit| {
+            asked.push(unit);
+            asked.len() < 3
+        });
+        assert_eq!((step.begin, asked), (units([1, 2]), units([1, 2, 3])));
+        assert!(ahead.take(unit(1), true));
+        assert_eq!(turn(&mut ahead, 1..9).begin, units([3, 4, 5]));
+    }
+
     /// However often the stream waits, there is an end to how many are begun, and to their bytes.
     #[test]
     fn units_and_bytes_are_bounded() {
@@ -244,7 +273,7 @@ mod tests {
         let mut ahead = slow();
         ahead.depth = DEPTH_MAX;
         let long = (0..100).map(|number| Range::new(number << 20, (number + 1) << 20));
-        assert_eq!(ahead.step(None, long).begin.len(), 4);
+        assert_eq!(ahead.step(None, long, |_| true).begin.len(), 4);
     }
 
     /// What the receiver took back is forgotten, and others take its place.
@@ -257,7 +286,7 @@ mod tests {
         let step = turn(&mut ahead, [1, 3, 5, 6, 7]);
         assert_eq!((step.begin, step.forget), (units([5, 6]), units([2, 4])));
         // Without any granted nothing is left.
-        let step = ahead.step(None, []);
+        let step = ahead.step(None, [], |_| true);
         assert_eq!(step.forget, units([1, 3, 5, 6]));
         assert!(ahead.begun.is_empty());
     }
@@ -274,18 +303,25 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is granted, taken back and sent: what is begun is granted, is begun once, and is sent or forgotten once.
+        /// Whatever is granted, taken back, accepted and sent: what is begun is granted, is begun once, and is sent or forgotten once.
         #[test]
-        fn begun_units_are_granted(steps in proptest::collection::vec((0u64..6, 0usize..8, any::<bool>(), 0u64..2_000_000), 1..200)) {
+        fn begun_units_are_granted(steps in proptest::collection::vec((0u64..6, 0usize..8, 0usize..6, any::<bool>(), 0u64..2_000_000), 1..200)) {
             let mut ahead = ReadAhead::new();
             let mut granted: VecDeque<Range> = VecDeque::new();
             let mut alive: Vec<Range> = Vec::new();
             let mut next = 0;
-            for (more, cancelled, is_read, took) in steps {
+            for (more, cancelled, space, is_read, took) in steps {
                 granted.extend(units(next..next + more));
                 next += more;
                 granted.remove(cancelled);
-                let step = ahead.step(granted.front().copied(), granted.iter().skip(1).copied());
+                let (mut asked, mut accepted) = (0, Vec::new());
+                let step = ahead.step(granted.front().copied(), granted.iter().skip(1).copied(), |unit| {
+                    asked += 1;
+                    accepted.extend((asked <= space).then_some(unit));
+                    asked <= space
+                });
+                prop_assert!(asked <= space + 1, "it was refused");
+                prop_assert_eq!(&step.begin, &accepted);
                 for unit in &step.forget {
                     let place = alive.iter().position(|begun| begun == unit);
                     prop_assert!(place.is_some(), "{unit:?} was not begun");

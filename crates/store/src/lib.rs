@@ -60,7 +60,7 @@ pub use place::Place;
 pub use remains::{Remain, RemainState, remains};
 pub use roots::{Access, Roots};
 pub use sink::{Landed, NullSink, Present, Removed, Sink, SinkExtent, Unit, Wrong};
-pub use source::{Extent, FileSource, Identity, Source, identity, open_whole};
+pub use source::{Extent, FileSource, Identity, SMALL_FILE_MAX, Source, identity, open_whole};
 pub use staging::{make_folder, remove_empty_folder, remove_temporary, temporary_paths};
 pub use tree_sink::{
     Act, Adopt, Check, Comparing, Contents, Hashes, KEPT_MIN, KEPT_MIN_FAILED, Part, Preview,

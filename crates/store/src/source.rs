@@ -8,7 +8,7 @@ use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
-use ropewalk_model::{Layout, Piece, Range};
+use ropewalk_model::{CHUNK_LEN, Layout, Piece, Range};
 use rustix::fs::{Advice, FileType, Mode, OFlags, Stat};
 
 use crate::error::{Operation, StoreError};
@@ -45,12 +45,21 @@ pub trait Source: Send + Sync {
         false
     }
 
-    /// Whether these bytes are all of a small file, which is opened for them and closed again: reading many of them at the same time
-    /// takes less time where each call waits for a disk or a server.
+    /// Whether these bytes are all of a small file, of [`SMALL_FILE_MAX`] at most: reading many of them at the same time takes less time where
+    /// each call waits for a disk or a server.
     fn is_small_file(&self, _range: Range) -> bool {
         false
     }
+
+    /// The number of the file system that its files are on: reads of one that does not answer do not return. Folders below on which others are mounted count as
+    /// the one above. `None`: it is not known, or there are no files.
+    fn file_system(&self) -> Option<u64> {
+        None
+    }
 }
+
+/// Longer files are no small ones: the kernel reads them ahead, and the answers that opening takes are little of their time. The largest unit.
+pub const SMALL_FILE_MAX: u64 = CHUNK_LEN;
 
 /// Bytes of a source in one piece.
 #[derive(Debug)]
@@ -155,6 +164,8 @@ pub struct FileSource {
     layout: Layout,
     objects: Objects,
     open: OpenFiles,
+    // Of the first folder.
+    file_system: Option<u64>,
 }
 
 #[derive(Debug)]
@@ -174,6 +185,14 @@ enum Objects {
         things: Vec<Thing>,
         scan: Scan,
     },
+}
+
+/// The number of the file system that an open folder is on.
+fn file_system_of(folder: &OwnedFd) -> Option<u64> {
+    let stat = rustix::fs::fstat(folder).ok()?;
+    // Its type is not the same on all systems.
+    #[allow(clippy::useless_conversion)]
+    Some(stat.st_dev.into())
 }
 
 /// One file or folder of a bundle.
@@ -218,6 +237,7 @@ impl FileSource {
             layout,
             objects: Objects::Paths(paths, identities),
             open: OpenFiles::new(),
+            file_system: None,
         };
         for (object, wanted) in wanted.into_iter().enumerate() {
             let object = object as u32;
@@ -264,6 +284,7 @@ impl FileSource {
                     scan,
                 },
                 open: OpenFiles::new(),
+                file_system: None,
             };
             // A special file has no bytes, and is never opened.
             if is_file {
@@ -275,6 +296,7 @@ impl FileSource {
             .map_err(failed)?;
         Ok(Self {
             layout,
+            file_system: file_system_of(&dir),
             objects: Objects::Tree {
                 root: root.to_owned(),
                 dir,
@@ -318,8 +340,10 @@ impl FileSource {
             });
         }
         opened.sort_by(|a, b| a.name.cmp(&b.name));
+        let mut folders = opened.iter().filter_map(|thing| thing.dir.as_ref());
         Ok(Self {
             layout,
+            file_system: folders.next().and_then(file_system_of),
             objects: Objects::Bundle {
                 things: opened,
                 scan: scan.clone(),
@@ -542,7 +566,12 @@ impl Source for FileSource {
 
     fn is_small_file(&self, range: Range) -> bool {
         let piece = self.layout.locate(range.start);
-        piece.is_some_and(|piece| piece.range == range && self.is_whole(&piece))
+        range.len() <= SMALL_FILE_MAX
+            && piece.is_some_and(|piece| piece.range == range && self.is_whole(&piece))
+    }
+
+    fn file_system(&self) -> Option<u64> {
+        self.file_system
     }
 
     fn read_at(&self, mut offset: u64, mut buf: &mut [u8]) -> Result<(), StoreError> {

@@ -1,11 +1,12 @@
 //! Sources that change while they are read, that have no size, that may not be read, or that hold what copies left.
 
-use std::os::unix::fs::FileExt as _;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::Path;
 
 use ropewalk_model::{Layout, Piece, Range};
 use ropewalk_store::{
-    Change, FileSource, Manifest, OPEN_FILES_MAX, Scan, Source, StoreError, identity,
+    Change, FileSource, Manifest, OPEN_FILES_MAX, SMALL_FILE_MAX, Scan, Source, StoreError,
+    identity,
 };
 
 mod support;
@@ -212,4 +213,33 @@ fn names_of_unreadable_files_are_bounded() {
     assert_eq!(bundle.left_out[0].path, b"one/f0000");
     assert_eq!(bundle.manifest.file_count(), 1000);
     assert_eq!(bundle.versions.len(), bundle.manifest.entries.len());
+}
+
+/// A small file of a tree is one of at most a unit, all of it; and where files lie is known of trees and bundles of folders.
+#[test]
+fn small_files_are_known() {
+    let (_keep, folder) = folder();
+    let lens = [10, SMALL_FILE_MAX, SMALL_FILE_MAX + 1];
+    let names = ["a", "b", "c"].map(|name| folder.join(name));
+    for (name, len) in names.iter().zip(lens) {
+        let file = std::fs::File::create(name).unwrap();
+        file.set_len(len).unwrap();
+    }
+    let scan = Scan::read(&folder).unwrap();
+    let tree = FileSource::open_tree(&folder, &scan, 100).unwrap();
+    let range = |start, len| Range::new(100 + start, 100 + start + len);
+    let is_small = |start, len| tree.is_small_file(range(start, len));
+    assert!(is_small(0, 10) && is_small(10, SMALL_FILE_MAX));
+    assert!(!is_small(10 + SMALL_FILE_MAX, SMALL_FILE_MAX + 1));
+    // Parts, the first of one and all of the next, and what no file has.
+    assert!(!is_small(0, 9) && !is_small(1, 9) && !is_small(0, 11) && !is_small(1 << 40, 10));
+    let device = std::fs::metadata(&folder).unwrap().dev();
+    assert_eq!(tree.file_system(), Some(device));
+    let alone = FileSource::open_tree(&names[0], &Scan::read(&names[0]).unwrap(), 0).unwrap();
+    assert!(!alone.is_small_file(Range::new(0, 10)));
+    let things = [(b"t".to_vec(), folder.clone())];
+    let scans = vec![(b"t".to_vec(), scan)];
+    let bundle = FileSource::open_bundle(&things, &Scan::bundle(scans).unwrap(), 0).unwrap();
+    assert_eq!(bundle.file_system(), Some(device));
+    assert!(bundle.is_small_file(Range::new(0, 10)));
 }

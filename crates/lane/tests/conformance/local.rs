@@ -167,10 +167,11 @@ fn an_idle_stream_can_be_stopped() {
     assert!(matches!(waiting.join().unwrap(), Err(LaneError::Stopped)));
 }
 
-/// A sender that ends while it is read from closes the stream: what it gave last is not landed, and one that is idle wakes.
+/// A sender that ends while it is read from closes the stream: what it gave last is not landed, what it did not give is not missing, and one
+/// that is idle wakes.
 #[test]
 fn a_sender_that_ends_closes_the_stream() {
-    struct Ending(Stopper);
+    struct Ending(Stopper, Option<Absent>);
     impl Provider for Ending {
         fn extent(&self, _space: u16, _range: Range) -> Result<Extent<'_>, Absent> {
             panic!("its bytes have no place in memory");
@@ -182,7 +183,7 @@ fn a_sender_that_ends_closes_the_stream() {
 
         fn read(&self, _space: u16, _offset: u64, _out: &mut [u8]) -> Result<(), Absent> {
             self.0.stop();
-            Ok(())
+            self.1.clone().map_or(Ok(()), Err)
         }
     }
     struct Nothing;
@@ -196,18 +197,24 @@ fn a_sender_that_ends_closes_the_stream() {
             panic!("bytes of a stream that has ended are landed");
         }
     }
-    let sides = local::Ends::default();
-    let ending = Ending(sides.of_sender());
-    let mut receiver = local::receive_half(Arc::new(ending), sides);
-    receiver
-        .grant(&[grant(1, 0, 90, true), grant(2, 90, 95, true)])
-        .unwrap();
     let until = Instant::now() + ends::LONG;
-    let ended = receiver.receive(&mut Nothing, until);
-    assert!(
-        matches!(ended, Err(LaneError::Closed { outstanding: 2 })),
-        "{ended:?}"
-    );
+    let absent = Absent {
+        code: missing::CANCELLED,
+        reason: "the transfer has ended".into(),
+    };
+    for absent in [None, Some(absent)] {
+        let sides = local::Ends::default();
+        let ending = Ending(sides.of_sender(), absent);
+        let mut receiver = local::receive_half(Arc::new(ending), sides);
+        receiver
+            .grant(&[grant(1, 0, 90, true), grant(2, 90, 95, true)])
+            .unwrap();
+        let ended = receiver.receive(&mut Nothing, until);
+        assert!(
+            matches!(ended, Err(LaneError::Closed { outstanding: 2 })),
+            "{ended:?}"
+        );
+    }
     let sides = local::Ends::default();
     let sender = sides.of_sender();
     let generated = Generated::new(ends::Mode::Memory);
