@@ -158,9 +158,8 @@ impl Lab {
         let client_key = self.make_key(first, "/root/.ssh/id_ed25519")?;
         let mut server_config = SERVER_CONFIG.to_owned();
         let mut sftp = SFTP_SERVERS.into_iter();
-        if let Some(program) = sftp.find(|path| Path::new(path).exists()) {
-            server_config += &format!("Subsystem sftp {program}\n");
-        }
+        let program = sftp.find(|path| Path::new(path).exists());
+        server_config += &format!("Subsystem sftp {}\n", program.unwrap_or("internal-sftp"));
         for host in names {
             self.make_dirs(host)?;
             for (path, contents) in [

@@ -445,7 +445,8 @@ pub trait Provider: Sync {
     }
 
     /// The first of these units is asked for next, and the others, by space and range, after it in this order, unless the receiver takes
-    /// them back: a provider whose bytes need time may get them ready. Lanes of datagrams do not say.
+    /// them back: a provider whose bytes need time may get them ready. None: nothing is asked for, and what was got ready is not needed. Lanes
+    /// of datagrams do not say.
     fn granted(&self, units: &mut dyn Iterator<Item = (u16, Range)>) {
         let _ = units;
     }

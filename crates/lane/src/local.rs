@@ -253,6 +253,8 @@ impl ReceiveHalf for Local {
         deadline: Instant,
     ) -> Result<Received, LaneError> {
         if self.owed() == 0 {
+            // What was got ready for units that were taken back is not needed.
+            self.provider.granted(&mut std::iter::empty());
             self.ends.bell.wait(deadline);
         }
         self.ends.check(self.owed())?;

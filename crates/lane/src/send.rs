@@ -93,6 +93,8 @@ impl<W: Wire> Sender<W> {
                 self.unit(provider, &grant)?;
                 continue;
             }
+            // What was got ready for units that were taken back is not needed.
+            provider.granted(&mut std::iter::empty());
             self.flush(false)?;
             let until = Instant::now() + idle;
             while self.queue.is_empty() {

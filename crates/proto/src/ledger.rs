@@ -156,7 +156,9 @@ pub struct Ledger {
     handed: RangeSet,
     // By its number: whose turn it is.
     turn: u64,
-    // Units of fellow receivers' work with their runs, while one of them is chosen.
+    // What lanes to original holders have from fellow receivers that are lost, until it is in this node's order.
+    inherited: Vec<(LaneId, Range)>,
+    // Stretches of fellow receivers' work with their runs, while a unit of them is chosen.
     chosen_from: Vec<(usize, Range)>,
     // Calls so far, where they are counted.
     calls: Cell<u64>,
@@ -179,6 +181,7 @@ impl Ledger {
             relays_since: None,
             handed: RangeSet::new(),
             turn: 0,
+            inherited: Vec::new(),
             chosen_from: Vec::new(),
             calls: Cell::new(0),
         }
@@ -273,14 +276,12 @@ impl Ledger {
         if self.lanes.get(lane).is_none_or(|l| l.lost) {
             return None;
         }
+        self.turn_inherited(unit_at);
         if self.is_relay(lane) {
             return self.take_opened(lane, free, now, unit_at);
         }
         if self.lanes[lane].ready.is_empty() && !self.is_dealt {
             self.steal(lane, free, now, unit_at);
-        }
-        if !self.lanes[lane].inherited.is_empty() {
-            self.turn_inherited(lane, unit_at);
         }
         if let Some(run) = self.lanes[lane].ready.front_mut() {
             let range = unit_of(run.range.start, run.range, unit_at);
@@ -507,10 +508,10 @@ impl Ledger {
                     let is_relays = self.is_relay(lane) && !self.is_relay(owner);
                     let heir = &mut self.lanes[owner];
                     heir.planned = true;
-                    if is_relays {
-                        heir.inherited.push(run.range);
-                    }
                     heir.ready_bytes += run.range.len();
+                    if is_relays {
+                        self.inherited.push((owner, run.range));
+                    }
                     heir.ready.push_back(run);
                     heirs.insert(owner);
                 }

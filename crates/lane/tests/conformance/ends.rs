@@ -259,6 +259,8 @@ pub struct Announced {
     units: Mutex<Vec<Range>>,
     /// Most units that were known at once.
     pub most: Arc<AtomicUsize>,
+    /// Units that were known last.
+    pub last: Arc<AtomicUsize>,
 }
 
 impl Announced {
@@ -267,6 +269,7 @@ impl Announced {
             contents: Generated::new(Mode::File),
             units: Mutex::default(),
             most: Arc::default(),
+            last: Arc::default(),
         }
     }
 
@@ -292,6 +295,7 @@ impl Provider for Announced {
     fn granted(&self, units: &mut dyn Iterator<Item = (u16, Range)>) {
         let now: Vec<Range> = units.map(|(_, unit)| unit).collect();
         self.most.fetch_max(now.len(), Ordering::Relaxed);
+        self.last.store(now.len(), Ordering::Relaxed);
         let before = std::mem::replace(&mut *self.units.lock().unwrap(), now.clone());
         let goes_on = now.starts_with(before.get(1..).unwrap_or_default());
         assert!(goes_on, "{now:?} after {before:?}");

@@ -229,17 +229,21 @@ fn units_are_announced_to_their_provider() {
         for (name, protect) in protections() {
             let (receiver, sender) = pair(kind, &protect);
             let provider = ends::Announced::new();
-            let most = provider.most.clone();
+            let (most, last) = (provider.most.clone(), provider.last.clone());
             served(provider, receiver, sender, |receiver| take(receiver));
             assert!(most.load(Ordering::Relaxed) > 1, "{kind:?} {name}");
+            assert_eq!(last.load(Ordering::Relaxed), 0, "{kind:?} {name}");
         }
     }
     let provider = ends::Announced::new();
-    let most = provider.most.clone();
+    let (most, last) = (provider.most.clone(), provider.last.clone());
     let ends = ropewalk_lane::local::Ends::default();
     let mut receiver = ropewalk_lane::local::receive_half(Arc::new(provider), ends);
     take(&mut *receiver);
     assert_eq!(most.load(Ordering::Relaxed), grants.len());
+    let none = receiver.receive(&mut Memory::new(false), std::time::Instant::now());
+    assert!(matches!(none, Ok(Received::Idle)), "{none:?}");
+    assert_eq!(last.load(Ordering::Relaxed), 0);
 }
 
 /// A unit the sender cannot serve is answered with its reason, and the units around it arrive.

@@ -100,7 +100,7 @@ impl Segments {
         // Where round trips are longer than they could be there is a queue, which is full at times: the path carries what it can. Where
         // they are not known there may be one.
         let is_known = trip.0 > 0 && trip.1 > 0;
-        if !is_known || trip.0 > trip.1 / 2 * 3 {
+        if !is_known || u64::from(trip.0) * 2 > u64::from(trip.1) * 3 {
             self.loss = 0.0;
         }
         (self.all, self.repeated) = (all, repeated);

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use ropewalk_model::{Instant, Nanos, Range};
+use ropewalk_model::{Instant, Nanos};
 
 use super::relay::Fellow;
 use super::{LaneId, RateMeter, ReadyRun};
@@ -20,8 +20,6 @@ pub(super) struct Lane {
     pub lost: bool,
     pub ready: VecDeque<ReadyRun>,
     pub ready_bytes: u64,
-    // Of what is ready, what a fellow receiver that is lost was to hand on; emptied when it is put in this node's order.
-    pub inherited: Vec<Range>,
     pub in_transit_bytes: u64,
     pub rate: RateMeter,
     // A plan gave it a good part of the work, or the loss of another lane did; not only stealing.

@@ -5,6 +5,8 @@
 //! fetches otherwise, and that one has them from here then. Units that a fellow receiver has are left to those that have them
 //! as long as others are to leave the holder for the first time, unless they are silent.
 
+use std::collections::BTreeMap;
+
 use ropewalk_model::{Instant, Nanos, Range, RangeSet};
 
 use super::relay::{Fellow, units_of_part};
@@ -74,12 +76,20 @@ impl Ledger {
         Some(self.grant(lane, (unit, run.holders, run.choices), now))
     }
 
-    /// Puts what a lane to an original holder has from a fellow receiver that is lost in this node's own order: each receiver begins
+    /// Puts what lanes to original holders have from fellow receivers that are lost in this node's own order: each receiver begins
     /// elsewhere, and has from the others what they began with.
-    pub(super) fn turn_inherited(&mut self, lane: LaneId, unit_at: &dyn Fn(u64) -> Range) {
-        let l = &mut self.lanes[lane];
-        let inherited: RangeSet = std::mem::take(&mut l.inherited).into_iter().collect();
-        let mut ready: Vec<ReadyRun> = l.ready.drain(..).collect();
+    pub(super) fn turn_inherited(&mut self, unit_at: &dyn Fn(u64) -> Range) {
+        let mut inherited: BTreeMap<LaneId, RangeSet> = BTreeMap::new();
+        for (lane, range) in std::mem::take(&mut self.inherited) {
+            inherited.entry(lane).or_default().insert(range);
+        }
+        for (lane, ranges) in inherited {
+            self.turn_ready(lane, &ranges, unit_at);
+        }
+    }
+
+    fn turn_ready(&mut self, lane: LaneId, inherited: &RangeSet, unit_at: &dyn Fn(u64) -> Range) {
+        let mut ready: Vec<ReadyRun> = self.lanes[lane].ready.drain(..).collect();
         let is_other = |run: &mut ReadyRun| !inherited.contains_range(run.range);
         let mut kept: Vec<ReadyRun> = ready.extract_if(.., is_other).collect();
         let parts = ready.iter().enumerate();
@@ -336,4 +346,31 @@ pub(crate) fn mix(number: u64) -> u64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     z ^ (z >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Parts keep their bytes, and begin with the unit that holds the place.
+    #[test]
+    fn parts_are_turned() {
+        let unit_at = |offset: u64| Range::new(offset / 10 * 10, offset / 10 * 10 + 10);
+        let parts = [(3, 40), (50, 60), (75, 100)].map(|(start, end)| ((), Range::new(start, end)));
+        let offsets: Vec<u64> = parts
+            .iter()
+            .flat_map(|(_, part)| part.start..part.end)
+            .collect();
+        for (place, offset) in (0..).zip(&offsets) {
+            let all: Vec<Range> = turned(&parts, place, &unit_at)
+                .map(|(_, part)| part)
+                .collect();
+            let mut found: Vec<u64> = all.iter().flat_map(|part| part.start..part.end).collect();
+            let unit = unit_at(*offset);
+            assert!(unit.contains(found[0]) && found[0] <= *offset, "{all:?}");
+            found.sort_unstable();
+            assert_eq!(found, offsets);
+        }
+        assert_eq!(turned::<()>(&[], 0, &unit_at).count(), 0);
+    }
 }

@@ -9,7 +9,8 @@
 //! ```
 //!
 //! * **A file system that does not answer holds what it got for ever**: threads, and the memory that they read into. Each gets a quarter at
-//!   most, and not more than all leave free, so that eight that do not answer leave something for one more.
+//!   most, and not more than all leave free, so that eight that do not answer leave something for one more, where
+//!   files have at most 512 KiB.
 //! * **What no stream waits for is not read**: a unit that is left, or whose transfer has ended, is queued no more. One that is being read is
 //!   forsaken, and counts until the read returns.
 //! * **Fair**: file systems take turns, units of one are read in the order in which they were wanted.

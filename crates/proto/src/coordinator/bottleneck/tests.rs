@@ -472,3 +472,19 @@ fn the_straggler_counts() {
     assert_eq!(causes[0].0, Cause::SinkDisk(2));
     assert!(causes[0].1 > 0.8, "{causes:?}");
 }
+
+/// Whatever an agent says of round trips, nothing overflows.
+#[test]
+fn round_trips_may_be_any() {
+    for trip in [
+        (1, u32::MAX),
+        (u32::MAX, u32::MAX),
+        (u32::MAX, 1),
+        (0, u32::MAX),
+    ] {
+        let mut segments = Segments::default();
+        segments.note(100, 10, trip);
+        let has_queue = trip.0 == 0 || trip.1 == 1;
+        assert_eq!(segments.loss, if has_queue { 0.0 } else { 0.1 }, "{trip:?}");
+    }
+}

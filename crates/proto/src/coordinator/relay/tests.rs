@@ -109,5 +109,7 @@ fn those_that_are_gone_have_no_part() {
 fn one_that_joins_fetches_from_no_more_than_it_has_lanes_to() {
     let all = [(0, 64 * MIB)];
     let mut c = handing(&[None; SOURCES_MAX + 9], &all);
-    assert!(joined(&mut c, &all).len() <= SOURCES_MAX);
+    let dealt = joined(&mut c, &all);
+    assert_eq!(dealt.len(), SOURCES_MAX);
+    assert!(dealt.iter().all(|(relay, _)| relay.is_some()), "{dealt:?}");
 }
