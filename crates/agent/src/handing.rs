@@ -4,14 +4,14 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use ropewalk_model::{Range, RangeSet, time};
-use ropewalk_proto::node::Announcer;
+use ropewalk_model::{Range, time};
+use ropewalk_proto::node::{Announcer, Held};
 use ropewalk_store::{Extent, Source, StoreError};
 
 /// A node that has more and more of the data.
 pub(crate) trait Holder: Send + Sync {
     /// All that others may have now, and the time of the transfer.
-    fn held(&self) -> (RangeSet, time::Instant);
+    fn held(&self) -> (Held, time::Instant);
 
     /// Reads some of that.
     ///

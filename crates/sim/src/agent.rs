@@ -10,7 +10,7 @@ use ropewalk_proto::control::{
     self, Opened, OpenedSource, Plan, ToAgent, Verify, from_agent, to_agent,
 };
 use ropewalk_proto::coordinator::{Destinations, Relay};
-use ropewalk_proto::node::{End, Failure, Life};
+use ropewalk_proto::node::{End, Failure, Held, Life};
 
 use crate::copy::{Found, Sink, sent_mark};
 use crate::disk::{Disk, Mark};
@@ -40,7 +40,7 @@ pub(crate) struct Around<'a> {
     /// Where the trees of senders begin in the data space.
     pub bases: &'a BTreeMap<u32, u64>,
     /// What receivers that hand on have.
-    pub held: &'a BTreeMap<u32, RangeSet>,
+    pub held: &'a BTreeMap<u32, Held>,
     /// Those of them that hand on wrong bytes.
     pub lying: &'a BTreeSet<u32>,
 }
@@ -346,9 +346,9 @@ impl Agent {
     }
 
     /// What others may have from it.
-    pub fn held(&self) -> RangeSet {
+    pub fn held(&self) -> Held {
         let receiver = self.receiver.as_deref();
-        receiver.map_or_else(RangeSet::new, |receiver| receiver.machine.held())
+        receiver.map_or_else(Held::default, |receiver| receiver.machine.held())
     }
 
     /// What it has that others can rely on: nothing after it failed.

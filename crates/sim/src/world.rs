@@ -11,6 +11,7 @@ use ropewalk_proto::coordinator::{
     Action, Coordinator, Destinations, Incomplete, Mapping, NodeSetup, Planned, PlannedRun,
     Purpose, Rails, Relay, Setup, Sources,
 };
+use ropewalk_proto::node::Held;
 use ropewalk_proto::report::Outcome;
 use ropewalk_sched::{AUTO, PlanError, Scheduler};
 
@@ -68,7 +69,7 @@ pub(crate) struct World<'a> {
     disks: &'a mut BTreeMap<u32, Disk>,
     bases: BTreeMap<u32, u64>,
     // What receivers have that hand on, and which of them lie.
-    held: BTreeMap<u32, RangeSet>,
+    held: BTreeMap<u32, Held>,
     lying: BTreeSet<u32>,
     chance: Chance,
     // Nodes that sleep, with the messages that they find when they wake; the master, too.

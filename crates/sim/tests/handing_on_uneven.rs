@@ -212,3 +212,22 @@ fn uneven_nodes_take_little_longer() {
         }
     }
 }
+
+/// At the end all uplinks have something to send: what a receiver is late with others fetch first, and they hear of it soon.
+#[test]
+fn the_end_is_short() {
+    const LEN: u64 = 120 * MIB;
+    let all = Range::new(0, LEN);
+    let fast = Speed::both(LINK);
+    for spread in [2.0, 4.0] {
+        for seed in 1..=2 {
+            let (senders, receivers) = ([(fast, all)], vec![(fast, all); 16]);
+            let ended = network(&senders, &receivers).uneven(spread, seed).run();
+            let share = moving(&ended) / bound(&senders, &receivers);
+            let sent = ended.carried_where(|from, _| from == 0) / LEN as f64;
+            println!("spread {spread}, seed {seed}: {share:.3} of the bound, sent {sent:.3} times");
+            assert!(share < 1.09, "{share} of the bound");
+            assert!(sent < 1.05, "sent {sent} times");
+        }
+    }
+}

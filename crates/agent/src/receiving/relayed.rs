@@ -4,8 +4,8 @@ use std::error::Error;
 use std::sync::Arc;
 
 use ropewalk_lane::{Landing, LaneError, Received};
-use ropewalk_model::{CHUNK_LEN, Range, RangeSet, time};
-use ropewalk_proto::node::StreamId;
+use ropewalk_model::{CHUNK_LEN, Range, time};
+use ropewalk_proto::node::{Held, StreamId};
 use ropewalk_proto::wire::SPACE_DATA;
 use ropewalk_store::StoreError;
 
@@ -96,7 +96,7 @@ impl Fetch {
 }
 
 impl Holder for Fetch {
-    fn held(&self) -> (RangeSet, time::Instant) {
+    fn held(&self) -> (Held, time::Instant) {
         let held = self.state.lock().node.held();
         (held, self.member.now())
     }

@@ -24,6 +24,10 @@ const SLACK_PART: f64 = 8.0;
 /// ... and at least, and at most, by so much (seconds) ...
 const SLACK_SECONDS: (f64, f64) = (0.03, 2.0);
 
+/// ... at most this much for what no fellow receiver has: it has to leave the holder once anyway, and what is asked for late is handed on
+/// after the end of all else (seconds) ...
+const SLACK_NEW_SECONDS_MAX: f64 = 0.5;
+
 /// ... or by this part of it where all has left the holder once: its uplink is free then. About two announcements.
 const SLACK_FREE: f64 = 0.25;
 
@@ -56,22 +60,26 @@ impl Ledger {
         now: Instant,
         unit_at: &dyn Fn(u64) -> Range,
     ) -> Option<Unit> {
-        let Some((relay, is_new)) = self.find_late(lane, now, unit_at) else {
+        let late = self.find_late(lane, now, unit_at);
+        if late.is_empty() {
             self.lanes[lane].spare_since = None;
             return None;
-        };
+        }
         let since = *self.lanes[lane].spare_since.get_or_insert(now);
         let idle = now
             .since(since.max(self.lanes[lane].idle_since))
             .as_seconds();
         // So long another one whose turn it is takes to announce what it took.
         let announced = self.slack(now)?.1 * SLACK_FREE;
-        let turn = self.unit_seconds(lane, relay, now, unit_at) * ADVANTAGE + announced;
-        let turns = (idle / turn) as usize;
         let mut parts = std::mem::take(&mut self.chosen_from);
-        let chosen = self.choose(lane, relay, (is_new, turns), &mut parts, unit_at);
+        let chosen = late.into_iter().find_map(|(relay, is_new)| {
+            let turn = self.unit_seconds(lane, relay, now, unit_at) * ADVANTAGE + announced;
+            let turns = (idle / turn) as usize;
+            let (at, unit) = self.choose(lane, relay, (is_new, turns), &mut parts, unit_at)?;
+            Some((relay, at, unit))
+        });
         self.chosen_from = parts;
-        let (at, unit) = chosen?;
+        let (relay, at, unit) = chosen?;
         let run = self.pull(relay, at, unit);
         Some(self.grant(lane, (unit, run.holders, run.choices), now))
     }
@@ -118,14 +126,17 @@ impl Ledger {
         self.seconds_for(lane, unit, other, now)
     }
 
-    /// The fellow receiver that is latest, of those whose work a lane could do and that are late; whether it is for what none has.
+    /// Fellow receivers whose work a lane could do and that are late, the latest first; whether it is for what none has. All of them: of
+    /// each a receiver may take only the units whose turn it is.
     fn find_late(
         &self,
         lane: LaneId,
         now: Instant,
         unit_at: &dyn Fn(u64) -> Range,
-    ) -> Option<(LaneId, bool)> {
-        let (passed, slack) = self.slack(now)?;
+    ) -> Vec<(LaneId, bool)> {
+        let Some((passed, slack)) = self.slack(now) else {
+            return Vec::new();
+        };
         let relays = self.lanes.numbers().filter(|other| {
             let ready = &self.lanes[*other].ready;
             self.is_relay(*other) && ready.iter().any(|run| run.holders.contains(&lane))
@@ -140,7 +151,8 @@ impl Ledger {
             let gained_at = self.fellow(*relay)?.gained_at;
             let theirs = self.gain_seconds(*relay, *new, now);
             let is_silent = Self::is_silent_since(gained_at, passed, now);
-            let is_late = theirs > own(*relay) + slack && (is_silent || theirs > own_left);
+            let is_late = theirs > own(*relay) + slack.min(SLACK_NEW_SECONDS_MAX)
+                && (is_silent || theirs > own_left);
             (*new > 0 && is_late).then_some((*relay, theirs))
         };
         let waits = |(relay, _): &(LaneId, u64)| {
@@ -152,13 +164,13 @@ impl Ledger {
             };
             (theirs > own(*relay) + slack).then_some((*relay, theirs))
         };
-        let latest = |late: &mut dyn Iterator<Item = (LaneId, f64)>| {
-            let latest = late.max_by(|a, b| a.1.total_cmp(&b.1));
-            latest.map(|(relay, _)| relay)
-        };
-        let lagging = latest(&mut relays.iter().filter_map(lags));
-        let lagging = lagging.map(|relay| (relay, true));
-        lagging.or_else(|| Some((latest(&mut relays.iter().filter_map(waits))?, false)))
+        let mut late: Vec<(LaneId, f64)> = relays.iter().filter_map(lags).collect();
+        let is_new = !late.is_empty();
+        if !is_new {
+            late.extend(relays.iter().filter_map(waits));
+        }
+        late.sort_by(|a, b| b.1.total_cmp(&a.1));
+        late.into_iter().map(|(relay, _)| (relay, is_new)).collect()
     }
 
     /// Ready bytes of a lane that no fellow receiver has.

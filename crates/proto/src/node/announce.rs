@@ -5,20 +5,32 @@ use ropewalk_model::{Instant, Nanos, Range, RangeSet};
 use crate::wire::HELD_RANGES_MAX;
 
 /// Two announcements on one stream are at least this part of the time apart that the stream has been open for: what waits to be
-/// announced delays a transfer by as much, in proportion ...
+/// announced delays a transfer by as much, in proportion; or this part of the time that is left, as what others are to have last they
+/// have after that ...
 const PART: u64 = 32;
 
 /// ... and never closer than this ...
 const PAUSE_MIN: Nanos = Nanos::from_millis(20);
 
-/// ... nor further apart than this, so that from 16 s on there are two a second.
+/// ... nor further apart than this, so that but for the first and the last 16 s there are two a second.
 const PAUSE_MAX: Nanos = Nanos::from_millis(500);
+
+/// What a receiver has for others.
+#[derive(Clone, Debug, Default)]
+pub struct Held {
+    /// All that they may have now.
+    pub ranges: RangeSet,
+    /// Bytes that are to follow.
+    pub left_bytes: u64,
+}
 
 /// What was announced on one stream; on one that is opened again everything is announced again.
 #[derive(Debug)]
 pub struct Announcer {
     began_at: Instant,
     next_at: Instant,
+    // Bytes that were there when the stream was opened.
+    began_with: Option<u64>,
     told: RangeSet,
 }
 
@@ -29,6 +41,7 @@ impl Announcer {
         Self {
             began_at: now,
             next_at: now,
+            began_with: None,
             told: RangeSet::new(),
         }
     }
@@ -40,20 +53,30 @@ impl Announcer {
     }
 
     /// What to say now; nothing before [`Announcer::next_at`], nor where there is nothing new.
-    ///
-    /// * `held`: all that others may have.
-    pub fn announce(&mut self, held: &RangeSet, now: Instant) -> Vec<Range> {
+    pub fn announce(&mut self, held: &Held, now: Instant) -> Vec<Range> {
         if now < self.next_at {
             return Vec::new();
         }
         let open = now.since(self.began_at);
-        self.next_at = now + (open / PART).clamp(PAUSE_MIN, PAUSE_MAX);
-        let fresh = held.difference(&self.told);
+        let near = open.min(self.time_left(held, open));
+        self.next_at = now + (near / PART).clamp(PAUSE_MIN, PAUSE_MAX);
+        let fresh = held.ranges.difference(&self.told);
         let fresh: Vec<Range> = fresh.iter().take(HELD_RANGES_MAX).collect();
         for range in &fresh {
             self.told.insert(*range);
         }
         fresh
+    }
+
+    /// Until all is there, at the mean rate since the stream was opened; long where nothing more follows.
+    fn time_left(&mut self, held: &Held, open: Nanos) -> Nanos {
+        let bytes = held.ranges.len_bytes();
+        let gained = bytes.saturating_sub(*self.began_with.get_or_insert(bytes));
+        let left = u128::from(open.0) * u128::from(held.left_bytes) / u128::from(gained.max(1));
+        match held.left_bytes {
+            0 => PAUSE_MAX * PART,
+            _ => Nanos(u64::try_from(left).unwrap_or(u64::MAX)),
+        }
     }
 }
 
@@ -90,35 +113,56 @@ mod tests {
 
     const SECOND: Nanos = Nanos::from_secs(1);
 
-    /// Each byte is told once, what is new together, soon at first and twice a second later.
+    /// Each byte is told once, what is new together: soon at first and at last, and twice a second between.
     #[test]
     fn bytes_are_announced_once() {
+        const TOTAL: u64 = 60_000;
         let mut announcer = Announcer::new(Instant::ZERO);
-        let mut held = RangeSet::new();
+        let mut held = Held::default();
         let (mut told, mut times) = (RangeSet::new(), Vec::new());
-        let mut now = Instant::ZERO;
-        while now < Instant::ZERO + SECOND * 60 {
-            let byte = now.0 / 1_000_000;
-            held.insert(Range::new(byte, byte + 1));
+        for byte in 0..TOTAL {
+            let now = Instant::ZERO + Nanos::from_millis(byte);
+            held.ranges.insert(Range::new(byte, byte + 1));
+            held.left_bytes = TOTAL - 1 - byte;
             for range in announcer.announce(&held, now) {
                 assert!(told.clipped(range).is_empty(), "{range} is told again");
                 told.insert(range);
                 times.push(now);
             }
-            now += Nanos::from_millis(1);
         }
         let pauses = || times.windows(2).map(|pair| pair[1].since(pair[0]));
         assert!(pauses().all(|pause| pause >= PAUSE_MIN && pause <= PAUSE_MAX + SECOND / 500));
-        let in_last = times
-            .iter()
-            .filter(|at| **at >= Instant::ZERO + SECOND * 50);
-        assert_eq!(in_last.count(), 20);
-        assert!(held.difference(&told).len_bytes() <= 500);
-        let early = times
-            .iter()
-            .filter(|at| **at < Instant::ZERO + SECOND)
-            .count();
-        assert!(early > 20, "{early} in the first second");
+        let between = |start: u64, end: u64| {
+            let within = Instant::ZERO + SECOND * start..Instant::ZERO + SECOND * end;
+            times.iter().filter(|at| within.contains(at)).count()
+        };
+        assert_eq!(between(20, 40), 40);
+        let (early, late) = (between(0, 1), between(59, 60));
+        assert!(
+            early > 20 && late > 20,
+            "{early} in the first second, {late} in the last"
+        );
+        assert!(held.ranges.difference(&told).len_bytes() <= 20);
+    }
+
+    /// One that has all already, or gets nothing for long, announces no more often for that.
+    #[test]
+    fn what_does_not_move_is_not_announced_often() {
+        let all = Range::new(0, 1 << 30);
+        for left_bytes in [0, 1, 1 << 30] {
+            let mut announcer = Announcer::new(Instant::ZERO);
+            let held = Held {
+                ranges: RangeSet::from(all),
+                left_bytes,
+            };
+            let mut now = Instant::ZERO;
+            while now < Instant::ZERO + SECOND * 60 {
+                announcer.announce(&held, now);
+                now = announcer.next_at();
+            }
+            announcer.announce(&held, now);
+            assert_eq!(announcer.next_at().since(now), PAUSE_MAX);
+        }
     }
 
     /// What an announcer says is never a flood, nor is what waited for minutes; what never ends is.
@@ -129,7 +173,10 @@ mod tests {
         let (mut now, mut byte) = (Instant::ZERO, 0);
         while now < Instant::ZERO + SECOND * 300 {
             byte += 1;
-            let held = RangeSet::from(Range::new(0, byte));
+            let held = Held {
+                ranges: RangeSet::from(Range::new(0, byte)),
+                left_bytes: 1 << 40,
+            };
             if !announcer.announce(&held, now).is_empty() {
                 assert!(heard.count(now), "at {now:?}");
                 late.push(());
@@ -147,14 +194,17 @@ mod tests {
     #[test]
     fn many_pieces_take_several_announcements() {
         let pieces = (0..2500).map(|at| Range::new(at * 10, at * 10 + 5));
-        let held = RangeSet::from_ranges(pieces);
+        let held = Held {
+            ranges: RangeSet::from_ranges(pieces),
+            left_bytes: 0,
+        };
         let mut announcer = Announcer::new(Instant::ZERO);
         let mut told = RangeSet::new();
         for times in 1..=3 {
             let fresh = announcer.announce(&held, announcer.next_at());
             assert!(fresh.len() <= HELD_RANGES_MAX);
             told = told.union(&RangeSet::from_ranges(fresh));
-            assert_eq!(told == held, times == 3);
+            assert_eq!(told == held.ranges, times == 3);
         }
     }
 }

@@ -1,16 +1,22 @@
 //! What a node does for fellow receivers, and with what it has from them.
 
-use ropewalk_model::{Instant, Range, RangeSet};
+use ropewalk_model::{Instant, Range};
 
-use super::{Failure, Life, Node, StreamId};
+use super::{Failure, Held, Life, Node, StreamId};
 
 impl Node {
     /// Bytes that others may have from this node: checked ones, safe or not yet. None where contents are known to be wrong.
     #[must_use]
-    pub fn held(&self) -> RangeSet {
-        match self.is_wrong || self.life == Life::Preparing {
-            true => RangeSet::new(),
-            false => self.fetch.held(),
+    pub fn held(&self) -> Held {
+        if self.is_wrong || self.life == Life::Preparing {
+            return Held::default();
+        }
+        let ledger = self.fetch.ledger();
+        Held {
+            ranges: self.fetch.held(),
+            left_bytes: ledger
+                .wanted_bytes()
+                .saturating_sub(ledger.delivered_bytes()),
         }
     }
 

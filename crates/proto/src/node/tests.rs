@@ -493,7 +493,7 @@ fn a_copy_that_rots_is_not_complete() {
     let mut bench = Bench::after(&[Prepared, Received]);
     bench.node.handle_rotten("f");
     assert_eq!(
-        (bench.node.held(), bench.node.late_failure()),
+        (bench.node.held().ranges, bench.node.late_failure()),
         (RangeSet::new(), None)
     );
     let done = bench.node.take_done(START).expect("a report");
