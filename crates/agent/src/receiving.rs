@@ -3,7 +3,6 @@
 //!
 //! The machine sits behind one short lock, taken per batch of units, never per frame.
 
-use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -144,13 +143,13 @@ pub(crate) struct Fetch {
 impl Fetch {
     pub fn new(member: Arc<Member>, plan: &control::Plan) -> Arc<Self> {
         let options = member.options;
-        let senders: HashSet<u32> = plan.runs.iter().map(control::Run::source).collect();
-        let blast = streams::blast(&options, senders.len());
+        let senders = plan.source_count();
+        let blast = streams::blast(&options, senders);
         let streams = Streams::new(&Wish {
             given: control::given(options.streams),
             is_equal: options.equal,
             of_datagrams: blast.is_some(),
-            senders: senders.len(),
+            senders,
             lane_max: control::given(plan.lane_streams_max),
             sharers: control::given(plan.sharers),
             other_transfers: plan.other_transfers,

@@ -1,5 +1,7 @@
 //! Control messages and their framing. The schema is `schema/control.proto`; a test of `bench/tidy` writes its Rust code and checks it.
 
+use std::collections::BTreeSet;
+
 use crate::rapid::monitor::Kind;
 use prost::Message;
 use ropewalk_model::{ByteRate, CHUNK_LEN, Nanos, Range, RangeSet, UNIT_LEN_MIN};
@@ -246,6 +248,15 @@ impl Plan {
             length => length.clamp(UNIT_LEN_MIN, CHUNK_LEN),
         }
     }
+
+    /// Peers that the node fetches from: those that are planned to send it something, and all that hand on.
+    #[must_use]
+    pub fn source_count(&self) -> usize {
+        let planned = self.runs.iter().map(Run::source);
+        let handing = self.peers.iter().filter(|peer| peer.relays);
+        let all: BTreeSet<u32> = planned.chain(handing.map(|peer| peer.node)).collect();
+        all.len()
+    }
 }
 
 impl StreamStart {
@@ -311,6 +322,28 @@ pub fn stretches(set: &RangeSet) -> Vec<Stretch> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Each peer counts once, whether it is planned to send something, hands on, or both; one that only holds the same does not.
+    #[test]
+    fn sources_of_a_plan_are_counted() {
+        let run = |sender, relay| Run {
+            sender,
+            relay,
+            spares: vec![9],
+            ..Run::default()
+        };
+        let peer = |node, relays| Peer {
+            node,
+            relays,
+            ..Peer::default()
+        };
+        let plan = Plan {
+            runs: vec![run(0, None), run(0, Some(2)), run(1, Some(2))],
+            peers: vec![peer(0, false), peer(2, true), peer(3, true), peer(9, false)],
+            ..Plan::default()
+        };
+        assert_eq!(plan.source_count(), 3);
+    }
 
     /// Peers with few and many addresses: no part is above the limit unless it is one peer, and none could take the next peer.
     #[test]

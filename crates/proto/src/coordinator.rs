@@ -140,7 +140,7 @@ pub struct Coordinator {
     planned: Planned,
     basis: Basis,
     replans: u32,
-    // Receivers that hand on what they have, by the first plan.
+    // Receivers that hand on what they have: by the first plan, and of those that joined since.
     relays: BTreeSet<u32>,
     unit_len: u64,
     balancer: balancer::Balancer,
@@ -336,10 +336,15 @@ impl Coordinator {
 
     /// A node's own copy has had these bytes from the start. What a shared one has is known before the plan.
     fn handle_present(&mut self, node: u32, present: &control::Present) {
+        let hands_on = self.relays.contains(&node);
         let state = &mut self.nodes[node as usize];
         if state.is_receiver() && state.group.is_none() {
             state.present_bytes += state.have(&control::range_set(&present.ranges));
-            state.adopted_bytes += state.have(&control::range_set(&present.adopted));
+            let adopted = control::range_set(&present.adopted).intersection(&state.wants);
+            state.adopted_bytes += state.have(&adopted);
+            if hands_on {
+                state.kept = state.kept.union(&adopted);
+            }
             state.count_present(present);
             // The plan's end was that of all bytes.
             self.balancer.look_soon();

@@ -215,16 +215,19 @@ fn run(seed: u64, seen: &mut Seen) {
         nodes.push(node(format!("r{at}"), &[], &[wanted], None));
     }
     let count = senders + receivers;
-    // In some a further receiver joins.
+    // In some further receivers join.
     let mut joining = Chance::new(seed.wrapping_mul(0xd134_2543_de82_ef95));
-    let joins = joining.below(4) == 0;
-    if joins {
+    let joins = match joining.below(4) {
+        0 => 1 + joining.below(3) as u32,
+        _ => 0,
+    };
+    for at in receivers..receivers + joins {
         let wanted = match is_mixed {
             true => any(&mut joining),
             false => Range::new(0, len),
         };
         ranges.push(wanted);
-        nodes.push(node(format!("r{receivers}"), &[], &[wanted], None));
+        nodes.push(node(format!("r{at}"), &[], &[wanted], None));
     }
     let mut speeds: Vec<Speed> = (0..count)
         .map(|_| Speed {
@@ -232,7 +235,7 @@ fn run(seed: u64, seen: &mut Seen) {
             down: (1 + chance.below(20)) as f64 * 5e5,
         })
         .collect();
-    if joins {
+    for _ in 0..joins {
         speeds.push(Speed::both((1 + joining.below(20)) as f64 * 5e5));
     }
     let mut scenario = Scenario::new(nodes, speeds).relayed();
@@ -264,9 +267,22 @@ fn run(seed: u64, seen: &mut Seen) {
         };
         scenario = scenario.then(after, node, change);
     }
-    if joins {
-        let after = MS * 50 + Nanos(joining.below(span.0 + 1));
-        scenario = scenario.then(after, count, Change::Joins);
+    let mut after = MS * 50 + Nanos(joining.below(span.0 + 1));
+    for joiner in count..count + joins {
+        scenario = scenario.then(after, joiner, Change::Joins);
+        let later = after + Nanos(joining.below(span.0 / 2 + 1));
+        match joining.below(6) {
+            0 => scenario = scenario.then(later, joiner, Change::Lies),
+            // Where it is done; else it may not.
+            2 => scenario = scenario.then(later, joiner, Change::Leaves),
+            1 if killed.len() < 2 => {
+                killed.push(joiner);
+                scenario = scenario.then(later, joiner, Change::Dies);
+            }
+            _ => {}
+        }
+        // They join in the order of their numbers.
+        after += Nanos(joining.below(span.0 / 4 + 1));
     }
     let ended = scenario.run();
     let what = format!(
@@ -278,9 +294,12 @@ fn run(seed: u64, seen: &mut Seen) {
     let has = |text: &str| ended.notes.iter().any(|note| note.contains(text));
     seen.named += u64::from(has("nothing more is taken from"));
     seen.relays_lost += u64::from(has("which handed bytes on, is lost"));
-    if has(&format!("r{receivers} joins")) {
-        wants.push(ranges[count as usize]);
-        seen.joined += 1;
+    for joiner in count..count + joins {
+        match has(&format!("r{} joins", joiner - senders)) {
+            true => seen.joined += 1,
+            false => break,
+        }
+        wants.push(ranges[joiner as usize]);
     }
     for (at, wanted) in (senders..).zip(&wants) {
         if !killed.contains(&at) {
@@ -408,6 +427,86 @@ fn a_receiver_that_joins_is_fed_by_those_that_want_a_part() {
             println!("{what}");
             assert!(share < 1.015 && sent < 1.2, "{what}");
         }
+    }
+}
+
+/// Several join at a third of the time: what one of them has the others have from it.
+#[test]
+fn receivers_that_join_feed_each_other() {
+    const LEN: u64 = 128 * MIB;
+    let seconds = LEN as f64 / LINK;
+    let third = Nanos::from_seconds(seconds / 3.0);
+    for (receivers, joiners) in [(2, 1), (2, 2), (2, 4), (4, 4)] {
+        for declared in [true, false] {
+            let count = receivers + joiners;
+            let speeds = vec![Speed::both(LINK); 1 + count as usize];
+            let mut scenario = copies(1, count, LEN, speeds).relayed();
+            for joiner in receivers..count {
+                scenario = scenario.then(third, 1 + joiner, Change::Joins);
+            }
+            if declared {
+                scenario = scenario.declared();
+            }
+            let ended = scenario.run();
+            let with = moving(&ended);
+            let sent = ended.carried_where(|from, _| from == 0) / LEN as f64;
+            // Each needs the time of the data once it is there.
+            let share = with / (seconds * 4.0 / 3.0);
+            let what = format!(
+                "{receivers} receivers and {joiners} that join, declared {declared}: {share:.3} of the least time, sent {sent:.3} times"
+            );
+            println!("{what}");
+            assert!(share < 1.1 && sent < 1.4, "{what}");
+        }
+    }
+}
+
+/// Some join one after another, and those that were there from the start die, which fed them: each goes on, and has from the others what
+/// these have.
+#[test]
+fn those_that_join_go_on_without_those_that_fed_them() {
+    const LEN: u64 = 64 * MIB;
+    let seconds = LEN as f64 / LINK;
+    let at = |part: f64| Nanos::from_seconds(seconds * part);
+    for declared in [true, false] {
+        let mut scenario = copies(1, 5, LEN, vec![Speed::both(LINK); 6]).relayed();
+        for (joiner, part) in [(3, 0.3), (4, 0.35), (5, 0.4)] {
+            scenario = scenario.then(at(part), joiner, Change::Joins);
+        }
+        for first in [1, 2] {
+            scenario = scenario.then(at(0.6), first, Change::Dies);
+        }
+        if declared {
+            scenario = scenario.declared();
+        }
+        let ended = scenario.run();
+        for have in &ended.delivered_by_node[3..] {
+            assert_eq!(have.len_bytes(), LEN, "{:#?}", ended.notes);
+        }
+        let share = ended.moving_seconds.unwrap() / (seconds * 1.4);
+        let sent = ended.carried_where(|from, _| from == 0) / LEN as f64;
+        let what =
+            format!("declared {declared}: {share:.3} of the least time, sent {sent:.3} times");
+        println!("{what}");
+        assert!(share < 1.3 && sent < 1.8, "{what}");
+    }
+}
+
+/// One that joins and lies is named by the others that join, and only what it has itself may be wrong.
+#[test]
+fn liars_that_join_are_named() {
+    const LEN: u64 = 64 * MIB;
+    let mut scenario = copies(1, 5, LEN, vec![Speed::both(LINK); 6]).relayed();
+    for joiner in [3, 4, 5] {
+        scenario = scenario.then(SECOND, joiner, Change::Joins);
+    }
+    let ended = scenario.then(SECOND * 3 / 2, 3, Change::Lies).run();
+    moving(&ended);
+    let names =
+        |note: &&String| note.contains("that r2 handed on") && note.contains("are not those of s0");
+    assert!(ended.notes.iter().any(|note| names(&note)), "{ended:#?}");
+    for have in &ended.delivered_by_node[1..] {
+        assert_eq!(have.len_bytes(), LEN);
     }
 }
 

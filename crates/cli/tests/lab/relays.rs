@@ -83,6 +83,57 @@ fn receivers_feed_one_another() {
     close(lab, agents);
 }
 
+/// Two receivers join two others while bytes move: they have their copies, and have handed some of it on to one another.
+#[test]
+fn receivers_that_join_hand_on() {
+    if ropewalk_lab::skip("receivers_that_join_hand_on") {
+        return;
+    }
+    const LEN: u64 = 48 << 20;
+    let hosts = ["a", "b1", "b2", "c1", "c2"];
+    let lab = lab(&["a", "b1", "b2", "c1", "c2", "m"], 50_000_000);
+    let data = bytes(LEN as usize);
+    std::fs::write(lab.path_in("a", "/data/set"), &data).unwrap();
+    let agents = copies(&lab, &hosts);
+    let row = |kind: &str, host: &str, file: &str| {
+        format!("{kind} {host}:7420 \"/data/{file}\" 0 0+{LEN}\n")
+    };
+    let readers =
+        |one: &str, other: &str| row("reader", one, "copy") + &row("reader", other, "copy");
+    let first = row("writer", "a", "set") + &readers("b1", "b2");
+    std::fs::write(lab.path_in("m", "/run/first"), first).unwrap();
+    std::fs::write(lab.path_in("m", "/run/more"), readers("c1", "c2")).unwrap();
+    let args = ["transfer", "--relay", "auto", "/run/first"];
+    let (mut moving, events) = begin(&lab, "m", &args);
+    let (mut id, mut joined) = (String::new(), false);
+    let mut report = Value::Null;
+    for event in events {
+        if event["event"] == "planned" && id.is_empty() {
+            id = event["transfer"].as_str().unwrap().to_owned();
+        }
+        if has_moved(&event, LEN / 2) && !joined {
+            joined = true;
+            let mut join = program(&lab, "m");
+            let output = join.args(["join", &id, "/run/more"]).output().unwrap();
+            let errors = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success(), "{errors}");
+        }
+        report = event["report"].clone();
+    }
+    assert!(moving.wait().unwrap().success(), "{report:#}");
+    for host in &hosts[1..] {
+        let copy = std::fs::read(lab.path_in(host, "/data/copy")).unwrap();
+        assert!(copy == data, "{host}");
+    }
+    eprintln!("{} s", report["seconds"]);
+    for host in hosts {
+        eprintln!("{host} sent {}", sent(&report, host));
+    }
+    assert!(sent(&report, "a") < LEN * 2, "{report:#}");
+    assert!(sent(&report, "c1") + sent(&report, "c2") > 0, "{report:#}");
+    close(lab, agents);
+}
+
 /// A receiver that hands on dies in the middle: it was only a holder more, and the others have their copies.
 #[test]
 fn a_relay_that_dies_was_a_holder_more() {

@@ -146,6 +146,7 @@ impl Coordinator {
         self.enter_parts(node);
         self.tell_holding(node);
         let new = self.enter_group(node);
+        self.join_relays(node);
         self.lease.expire();
         // A copy of its own without runs would be complete, and renamed, before a byte is there.
         let state = &mut self.nodes[node as usize];

@@ -34,6 +34,8 @@ pub(super) struct Node {
     // want them.
     pub present_bytes: u64,
     pub adopted_bytes: u64,
+    // Where it hands on: the adopted ones, which others may have from it.
+    pub kept: RangeSet,
     /// Of the adopted ones, those of chunks that its files had.
     pub taken_bytes: u64,
     pub present_files: u64,
@@ -108,6 +110,7 @@ impl Node {
             forfeited: RangeSet::new(),
             present_bytes: 0,
             adopted_bytes: 0,
+            kept: RangeSet::new(),
             taken_bytes: 0,
             present_files: 0,
             passed_files: 0,

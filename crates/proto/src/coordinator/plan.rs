@@ -345,9 +345,9 @@ impl Coordinator {
         self.add_spares(node, &mut runs);
         for run in &mut runs {
             let group = self.nodes[node as usize].group;
-            // A node that joined hands nothing on, so no other one waits for what it fetches.
             run.choices = match run.relay {
-                Some(_) => 1,
+                // As it was dealt: no other one waits for what a node that joined fetches.
+                Some(_) => run.choices.max(1),
                 None => self.groups.choices(group, run),
             };
         }
@@ -503,6 +503,7 @@ impl Coordinator {
             .chain(state.runs.iter().filter_map(|run| run.relay))
             .collect();
         wanted.extend(self.manifest_holders());
+        wanted.extend(self.relays_for(node));
         plan.holdings = self.holdings_for(node);
         wanted.extend(plan.holdings.iter().map(|holding| holding.node));
         plan.peers = wanted.into_iter().map(|n| self.peer(n)).collect();

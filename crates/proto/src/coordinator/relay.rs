@@ -1,7 +1,7 @@
 //! Which receivers hand on what they have.
 //!
 //! Decided with the first plan and kept: receivers find by themselves what others have, and original holders serve what they do not, so
-//! no round of the balancer moves work of such a transfer. A receiver that joins hands nothing on, but fetches from those that do. A later plan
+//! no round of the balancer moves work of such a transfer. A receiver that joins fetches from those that do, and becomes one of them. A later plan
 //! of another one, for a sender that is lost, is one of original holders.
 
 use std::cmp::Reverse;
@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use ropewalk_model::{Range, RangeSet};
 
 use super::{Coordinator, Mapping, Relay};
-use crate::control::{Run, Verify, range};
+use crate::control::{self, Run, Verify, range, to_agent};
 
 mod deal;
 #[cfg(test)]
@@ -110,18 +110,60 @@ impl Coordinator {
         if !state.joined || state.group.is_some() || !self.may_relay() {
             return runs;
         }
-        let sources = self.sources_of(node);
+        let mut sources = self.sources_of(node);
+        // Those that joined have little before they are done.
+        sources.retain(|source| {
+            let state = &self.nodes[source.node as usize];
+            !state.joined || state.is_complete()
+        });
         if sources.is_empty() {
             return runs;
         }
         // Units of trees begin and end with what was wanted of them.
         let units = (self.unit_len, self.setup.mapping == Mapping::Rows);
-        // Nodes that join begin with different ones.
-        let dealt = deal(&runs, &sources, units, node as usize % sources.len());
+        let dealt = deal(&runs, &sources, units, node);
         // The plan was verified before.
         let is_sound = are_alike(&runs, &dealt);
         debug_assert!(is_sound, "{runs:?} are dealt as {dealt:?}");
         if is_sound { dealt } else { runs }
+    }
+
+    /// A receiver that joined hands on what it has where others do: those that still lack some of it are notified, the first of many, as
+    /// each has lanes to it.
+    pub(super) fn join_relays(&mut self, node: u32) {
+        let is_enough = self.relays.is_empty() || self.relays.len() >= SOURCES_MAX;
+        let wants = &self.nodes[node as usize].wants;
+        if is_enough || wants.is_empty() || self.relay_up(node, 1).is_none() {
+            return;
+        }
+        self.relays.insert(node);
+        let lacks = |other: &u32| {
+            let state = &self.nodes[*other as usize];
+            // Those that have no plan yet get to know it with that.
+            let works = state.life().is_unfinished() && !state.life().is_before_plan();
+            works && *other != node && !state.wants.intersection(wants).is_empty()
+        };
+        let others = self.receivers().filter(lacks);
+        let others: Vec<u32> = others.take(SOURCES_MAX).collect();
+        let revision = control::Revision {
+            peers: vec![self.peer(node)],
+            ..control::Revision::default()
+        };
+        for other in others {
+            self.send(other, to_agent::Body::Revision(revision.clone()));
+        }
+    }
+
+    /// Receivers that hand on, which one that joined has lanes to.
+    pub(super) fn relays_for(&self, node: u32) -> Vec<u32> {
+        let state = &self.nodes[node as usize];
+        if !state.joined || state.group.is_some() || !self.may_relay() {
+            return Vec::new();
+        }
+        self.sources_of(node)
+            .iter()
+            .map(|source| source.node)
+            .collect()
     }
 
     /// Receivers that hand on, which one that joined may fetch from: of too many those with the largest uplinks.
@@ -132,7 +174,7 @@ impl Coordinator {
         let sources = relays.filter_map(|relay| {
             let state = &self.nodes[relay as usize];
             let stays = state.is_able() && !state.life().is_leaving();
-            let common = state.wants.intersection(wants);
+            let common = state.wants.union(&state.kept).intersection(wants);
             (stays && !common.is_empty()).then(|| Source {
                 node: relay,
                 up: self.uplink(relay, down[relay as usize] as u64),

@@ -82,6 +82,12 @@ impl Ledger {
         self.rails(lane).any(|rail| self.lanes[rail].planned)
     }
 
+    /// Whether all work was planned to be that of fellow receivers: what original holders do beside them, no plan says.
+    pub fn is_all_relayed(&self) -> bool {
+        let mut others = self.lanes.iter().filter(|(lane, _)| !self.is_relay(*lane));
+        self.relays_since.is_some() && others.all(|(_, l)| !l.planned)
+    }
+
     /// Shortest time a unit took on the lane: never less than a round trip.
     pub fn latency(&self, lane: LaneId) -> Option<Nanos> {
         self.lanes.get(lane).and_then(|l| l.latency)

@@ -13,6 +13,9 @@ use crate::control::{Run, range};
 /// Receivers that one that joins fetches from: as many as one of the first plan has lanes to at most.
 pub(super) const SOURCES_MAX: usize = 64;
 
+/// Parts of what one that joins wants, of which each such receiver fetches another one first.
+const STRIPES: u64 = 16;
+
 /// A receiver that hands on.
 #[derive(Clone, Debug)]
 pub(super) struct Source {
@@ -38,14 +41,14 @@ struct Piece {
 /// * `unit_len`: cuts are at its multiples where a piece has one.
 /// * `cuts_units`: what receivers want may begin or end within a unit. None is to have one that it wants only a part of: it never could
 ///   hand it on.
-/// * `first`: the source that has the first part of each piece.
+/// * `node`: the one that joins. Others begin with other sources, and with other bytes: `choices` of its runs.
 ///
 /// The runs are in the order of their offsets. Cost O(runs × sources × ranges wanted × log).
 pub(super) fn deal(
     runs: &[Run],
     sources: &[Source],
     (unit_len, cuts_units): (u64, bool),
-    first: usize,
+    node: u32,
 ) -> Vec<Run> {
     debug_assert!(sources.len() <= SOURCES_MAX);
     let unit_len = unit_len.max(1);
@@ -58,6 +61,7 @@ pub(super) fn deal(
     let mut pieces = pieces(runs, &offered);
     pieces.sort_by_key(|piece| (piece.sources.count_ones(), piece.range.start));
     let count = sources.len().max(1);
+    let first = node as usize % count;
     let mut dealt = vec![0_u64; sources.len()];
     let mut parts: Vec<(Range, usize, Option<u32>)> = Vec::new();
     for piece in pieces {
@@ -72,23 +76,71 @@ pub(super) fn deal(
         }
     }
     parts.sort_unstable();
+    let stripes = Stripes::over(&asked, unit_len, node);
     let mut out: Vec<Run> = Vec::with_capacity(parts.len());
     let mut last: Option<(usize, Option<u32>)> = None;
-    for (part, run, relay) in parts {
-        let goes_on =
-            |out: &Run| last == Some((run, relay)) && out.start + out.length == part.start;
-        match out.last_mut() {
-            Some(out) if goes_on(out) => out.length += part.len(),
-            _ => out.push(Run {
-                start: part.start,
-                length: part.len(),
-                relay,
-                ..runs[run].clone()
-            }),
+    for (whole, run, relay) in parts {
+        for (part, rank) in stripes.cut(whole, relay.is_some()) {
+            let goes_on = |out: &Run| {
+                last == Some((run, relay))
+                    && out.choices == rank
+                    && out.start + out.length == part.start
+            };
+            match out.last_mut() {
+                Some(out) if goes_on(out) => out.length += part.len(),
+                _ => out.push(Run {
+                    start: part.start,
+                    length: part.len(),
+                    relay,
+                    choices: rank,
+                    ..runs[run].clone()
+                }),
+            }
+            last = Some((run, relay));
         }
-        last = Some((run, relay));
     }
     out
+}
+
+/// The order in which one that joins fetches: each begins at another place, so that they have something for each other.
+struct Stripes {
+    start: u64,
+    length: u64,
+    first: u64,
+}
+
+impl Stripes {
+    fn over(asked: &RangeSet, unit_len: u64, node: u32) -> Self {
+        let start = asked.first().map_or(0, |range| range.start) / unit_len * unit_len;
+        let end = asked.last().map_or(0, |range| range.end);
+        let length = (end - start).div_ceil(STRIPES).max(1);
+        Self {
+            start,
+            length: length.next_multiple_of(unit_len),
+            // Of any numbers in a row these are far apart.
+            first: u64::from((node as u8).reverse_bits()) * STRIPES / 256,
+        }
+    }
+
+    /// Parts of a range, and when each is fetched, from 1 on; all of it at once where it is not `relayed`.
+    fn cut(&self, whole: Range, relayed: bool) -> Vec<(Range, u32)> {
+        if !relayed {
+            return vec![(whole, 0)];
+        }
+        let mut parts = Vec::new();
+        let mut start = whole.start;
+        while start < whole.end {
+            let stripe = (start - self.start) / self.length;
+            let border = self
+                .start
+                .saturating_add((stripe + 1).saturating_mul(self.length));
+            let end = border.min(whole.end);
+            let rank = 1 + (stripe + STRIPES - self.first) % STRIPES;
+            parts.push((Range::new(start, end), rank as u32));
+            start = end;
+        }
+        parts
+    }
 }
 
 /// Whether two lists ask for the same bytes of the same original holders, each as often.
@@ -204,6 +256,8 @@ fn cut(
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use proptest::prelude::*;
 
     use super::*;
@@ -251,7 +305,7 @@ mod tests {
             lengths in proptest::collection::vec((0u64..70, 1u64..300, 0u32..3), 1..8),
             wants in proptest::collection::vec((1u64..50, proptest::collection::vec((0u64..900, 1u64..400), 1..4)), 0..6),
             cuts_units in any::<bool>(),
-            first in 0usize..9,
+            first in 0u32..9,
         ) {
             let mut at = 0;
             let runs: Vec<Run> = lengths.into_iter().map(|(gap, length, sender)| {
@@ -305,9 +359,24 @@ mod tests {
         for first in 0..4 {
             let dealt = deal(&[run(0, 4000, 0)], &sources, (UNIT, false), first);
             assert_eq!(bytes(&dealt), (vec![0, 0, 500, 1500, 2000], 0));
-            assert_eq!(dealt[0].relay, Some(2 + (first % 3) as u32));
+            assert_eq!(dealt[0].relay, Some(2 + first % 3));
             assert!(dealt.iter().all(|run| run.start % UNIT == 0));
         }
+    }
+
+    /// Those that join fetch all, and begin at different places.
+    #[test]
+    fn each_that_joins_begins_elsewhere() {
+        let all = [(0, 1600)];
+        let sources = [source(2, 1, &all)];
+        let begins = |node| {
+            let dealt = deal(&[run(0, 1600, 0)], &sources, (UNIT, false), node);
+            assert!(dealt.iter().all(|run| run.choices > 0));
+            let first = dealt.iter().min_by_key(|run| run.choices);
+            first.map(|run| run.start)
+        };
+        let places: BTreeSet<Option<u64>> = (3..11).map(begins).collect();
+        assert_eq!(places.len(), 8);
     }
 
     /// Each byte is offered to all that want it, and those that others could not do without are spared where they can be.

@@ -1,9 +1,10 @@
 //! Which receivers one that joins fetches from.
 
+use super::super::Action;
 use super::super::membership_tests::settle;
-use super::super::tests::{done, node, opened, sent, started};
+use super::super::tests::{done, done_after, from, node, opened, sent, started};
 use super::*;
-use crate::control::to_agent;
+use crate::control::{Plan, Present, from_agent, stretches};
 use ropewalk_model::{ByteRate, Instant};
 
 const MIB: u64 = 1 << 20;
@@ -32,23 +33,158 @@ fn handing_what(receivers: &[(Option<u64>, Rows<'_>)]) -> Coordinator {
     c
 }
 
-/// A receiver of these bytes joins: bytes by the relay that is to send them.
-fn joined(c: &mut Coordinator, wants: Rows<'_>) -> Vec<(Option<u32>, u64)> {
+/// A receiver of these bytes joins, which may hand on or not: its number, its plan, and what was sent.
+fn join(c: &mut Coordinator, wants: Rows<'_>, hands_on: bool) -> (u32, Plan, Vec<Action>) {
     let receiver = node(&format!("x{}", c.nodes.len()), &[], wants, None);
     let new = c.handle_join(receiver.clone(), Instant(20)).unwrap();
-    c.handle_message(new, opened(&receiver, 7), Instant(21));
+    let mut message = opened(&receiver, 7);
+    if let Some(from_agent::Body::Opened(opened)) = &mut message.body {
+        opened.hands_on = hands_on;
+        opened.addresses = vec![format!("10.0.0.{new}:7420")];
+    }
+    c.handle_message(new, message, Instant(21));
     let actions = settle(c);
     let plan = sent(&actions, new).into_iter().find_map(|body| match body {
-        to_agent::Body::Plan(plan) => Some(plan),
+        to_agent::Body::Plan(plan) => Some(plan.clone()),
         _ => None,
     });
-    let plan = plan.expect("a plan");
+    (new, plan.expect("a plan"), actions)
+}
+
+/// A receiver has had the first so many bytes of its copy from the start: those that an earlier transfer wrote, or of a file that stays.
+fn had(c: &mut Coordinator, node: u32, bytes: u64, is_adopted: bool) {
+    let mut present = Present {
+        last: true,
+        ..Present::default()
+    };
+    let ranges = match is_adopted {
+        true => &mut present.adopted,
+        false => &mut present.ranges,
+    };
+    *ranges = stretches(&RangeSet::from(Range::new(0, bytes)));
+    c.handle_message(node, from(from_agent::Body::Present(present)), Instant(11));
+    settle(c);
+}
+
+/// Of its plan: bytes by the relay that is to send them.
+fn joined(c: &mut Coordinator, wants: Rows<'_>) -> Vec<(Option<u32>, u64)> {
+    let (_, plan, _) = join(c, wants, true);
     let relays: BTreeSet<Option<u32>> = plan.runs.iter().map(|run| run.relay).collect();
     let bytes = |relay| {
         let own = plan.runs.iter().filter(|run| run.relay == relay);
         (relay, own.map(|run| run.length).sum())
     };
     relays.into_iter().map(bytes).collect()
+}
+
+/// Relays that a node was told of by revisions.
+fn told(actions: &[Action], node: u32) -> Vec<u32> {
+    let revisions = sent(actions, node)
+        .into_iter()
+        .filter_map(|body| match body {
+            to_agent::Body::Revision(revision) => Some(revision),
+            _ => None,
+        });
+    let peers = revisions.flat_map(|revision| &revision.peers);
+    peers
+        .filter(|peer| peer.relays)
+        .map(|peer| peer.node)
+        .collect()
+}
+
+/// One that joins hands on what it has: those that lack some of it get to know it, and the next one that joins, but no work is planned
+/// for it.
+#[test]
+fn one_that_joins_hands_on() {
+    let all = [(0, 64 * MIB)];
+    let mut c = handing(&[None; 3], &all);
+    c.handle_message(1, done(64 * MIB, &[]), Instant(10));
+    settle(&mut c);
+    let (first, plan, actions) = join(&mut c, &all, true);
+    assert!(plan.hands_on);
+    let told_to = |actions: &[Action], nodes: &[u32]| -> Vec<Vec<u32>> {
+        nodes.iter().map(|node| told(actions, *node)).collect()
+    };
+    assert_eq!(
+        told_to(&actions, &[1, 2, 3]),
+        [vec![], vec![first], vec![first]]
+    );
+    let (second, plan, actions) = join(&mut c, &all, true);
+    let relays = plan.peers.iter().filter(|peer| peer.relays);
+    let relays: Vec<u32> = relays.map(|peer| peer.node).collect();
+    assert_eq!(relays, [1, 2, 3, first]);
+    assert!(plan.runs.iter().all(|run| run.relay != Some(first)));
+    assert_eq!(told(&actions, first), [second]);
+    // One that keeps nothing that others could have does not.
+    let (_, plan, actions) = join(&mut c, &all, false);
+    assert!(!plan.hands_on);
+    let all_told = told_to(&actions, &[2, 3, first, second]).concat();
+    assert!(all_told.is_empty(), "{all_told:?}");
+    // All know when it is gone.
+    c.handle_lost(first, "gone", Instant(30));
+    let lost = |body: &&to_agent::Body| matches!(body, to_agent::Body::Revision(revision) if revision.lost == [first]);
+    let actions = settle(&mut c);
+    assert!(sent(&actions, second).iter().any(lost));
+}
+
+/// Of very many, no more fetch from one that joins than it would fetch from; and where as many hand on already, it does not.
+#[test]
+fn very_many_do_not_fetch_from_one_that_joins() {
+    let all = [(0, 64 * MIB)];
+    let mut c = handing(&[None; SOURCES_MAX + 9], &all);
+    let (_, plan, _) = join(&mut c, &all, true);
+    assert!(!plan.hands_on);
+    c.relays = BTreeSet::from([1, 2]);
+    let (first, plan, actions) = join(&mut c, &all, true);
+    assert!(plan.hands_on);
+    let fetch = (0..first).filter(|node| told(&actions, *node) == [first]);
+    assert_eq!(fetch.count(), SOURCES_MAX);
+}
+
+/// What receivers had from an earlier transfer they hand on, too; what lies elsewhere, in a file that stays, they do not.
+#[test]
+fn what_a_receiver_had_before_is_handed_on() {
+    let all = [(0, 64 * MIB)];
+    let first = [(0, 16 * MIB)];
+    for (is_adopted, relay) in [(true, Some(1)), (false, None)] {
+        let mut c = handing(&[None; 1], &all);
+        had(&mut c, 1, 32 * MIB, is_adopted);
+        assert_eq!(joined(&mut c, &first), [(relay, 16 * MIB)]);
+        // One that joins may have had some of it, too.
+        let (second, _, _) = join(&mut c, &all, true);
+        had(&mut c, second, 64 * MIB, is_adopted);
+        let mut done = done_after(1, 0, &[]);
+        if let Some(from_agent::Body::Done(done)) = &mut done.body {
+            done.pairs.clear();
+        }
+        c.handle_message(second, done, Instant(22));
+        settle(&mut c);
+        c.handle_lost(1, "gone", Instant(23));
+        settle(&mut c);
+        let relay = relay.map(|_| second);
+        assert_eq!(joined(&mut c, &first), [(relay, 16 * MIB)]);
+    }
+}
+
+/// Of those that joined, the ones that are done have a part in what a further one wants.
+#[test]
+fn one_that_joined_and_is_done_is_fetched_from() {
+    let all = [(0, 64 * MIB)];
+    let mut c = handing(&[None; 1], &all);
+    let (first, _, _) = join(&mut c, &all, true);
+    assert_eq!(joined(&mut c, &all), [(Some(1), 64 * MIB)]);
+    c.handle_message(first, done_after(1, 64 * MIB, &[]), Instant(22));
+    settle(&mut c);
+    assert_eq!(
+        joined(&mut c, &all),
+        [(Some(1), 32 * MIB), (Some(first), 32 * MIB)]
+    );
+    // One that lacks some of it has no part.
+    let mut c = handing(&[None; 1], &all);
+    let (first, _, _) = join(&mut c, &all, true);
+    c.handle_message(first, done_after(1, 63 * MIB, &[(0, MIB)]), Instant(22));
+    settle(&mut c);
+    assert_eq!(joined(&mut c, &all), [(Some(1), 64 * MIB)]);
 }
 
 /// All that it wants comes from the receivers, in proportion to their uplinks.

@@ -3,7 +3,7 @@
 use ropewalk_model::{CHUNK_LEN, Instant, Nanos, Range, RangeSet};
 
 use super::*;
-use crate::control::{Plan, Run};
+use crate::control::{Plan, Revision, Run};
 use crate::node::tests::unit_at;
 
 const START: Instant = Instant::ZERO;
@@ -402,5 +402,49 @@ fn rot_is_seen_where_it_is() {
         assert_eq!(receiving.is_as_received(chunk(1), &[9; 32]), !hands_on);
         // Of other bytes nothing is known.
         assert!(receiving.is_as_received(chunk(7), &[9; 32]));
+    }
+}
+
+fn calls(receiving: &mut Receiving) -> Vec<LaneId> {
+    let calls = events(receiving)
+        .into_iter()
+        .filter_map(|event| match event {
+            Event::Connect(lane, _) => Some(lane),
+            _ => None,
+        });
+    calls.collect()
+}
+
+/// A fellow receiver that joins, of which no plan has any work, is connected, and what it has is taken that others would bring later.
+#[test]
+fn one_that_joins_brings_what_it_has() {
+    let mut receiving = receiving(0..1, 1..40);
+    events(&mut receiving);
+    let peer = Peer {
+        node: 2,
+        name: "n2".into(),
+        relays: true,
+        ..Peer::default()
+    };
+    let revision = Revision {
+        peers: vec![peer],
+        ..Revision::default()
+    };
+    receiving.handle_revision(&revision, START);
+    let to_joined = LaneId(2);
+    assert_eq!(calls(&mut receiving), [to_joined]);
+    receiving.handle_announced(to_joined, &[chunk(39)], START, &unit_at);
+    answer(&mut receiving, START);
+    assert_eq!(take(&mut receiving, to_joined, START), [chunk(39)]);
+}
+
+/// Where all work is that of fellow receivers, holders are connected, too, and serve what these are late with.
+#[test]
+fn holders_help_where_all_is_relayed() {
+    let mut receiving = receiving(0..0, 1..9);
+    assert_eq!(calls(&mut receiving), [TO_ORIGIN, TO_RELAY]);
+    let mut now = START;
+    while !carry_on(&mut receiving, &mut now) {
+        assert!(now < START + SECOND * 30, "it hangs");
     }
 }

@@ -259,7 +259,9 @@ impl Receiving {
         }
         let left = self.plan_left(now);
         let end = self.spares.expected.unwrap_or_default() / END_PART;
-        !self.ledger.is_planned(lane) || (left > END_TIME_MAX.min(end) && self.keeps_pace(left))
+        let is_beside = self.ledger.is_relay(lane) || self.ledger.is_all_relayed();
+        let is_spare = !self.ledger.is_planned(lane) && !is_beside;
+        is_spare || (left > END_TIME_MAX.min(end) && self.keeps_pace(left))
     }
 
     /// Time that the plan has left; none where no speed is known.
@@ -291,10 +293,14 @@ impl Receiving {
         }
     }
 
-    /// Opens the lanes that have work of their own.
+    /// Opens the lanes that have work of their own, and those to fellow receivers, which may get what others were planned to send.
     pub(super) fn call_needed(&mut self) {
+        let is_relayed = self.ledger.is_all_relayed();
         for lane in self.spares.called.numbers() {
-            if self.spares.called[lane].is_none() && self.ledger.ready_bytes(lane) > 0 {
+            let is_needed = self.ledger.ready_bytes(lane) > 0
+                || self.listens(lane)
+                || (is_relayed && self.ledger.stands_by(lane));
+            if self.spares.called[lane].is_none() && is_needed {
                 self.call(lane);
             }
         }
