@@ -231,3 +231,23 @@ fn the_end_is_short() {
         }
     }
 }
+
+/// Where each byte is wanted by three of eight receivers, none leaves bytes that it lacks at the end to others that do not want them.
+#[test]
+fn the_end_of_windows_is_short() {
+    const LEN: u64 = 456 * MIB;
+    let window = |at: u64, parts: u64| Range::new(at * LEN / 8, (at + parts).min(8) * LEN / 8);
+    let fast = Speed::both(LINK);
+    let quick = Speed {
+        down: LINK * 4.0,
+        ..fast
+    };
+    let senders: Vec<(Speed, Range)> = (0..8).map(|at| (fast, window(at, 2))).collect();
+    let receivers: Vec<(Speed, Range)> = (0..8).map(|at| (quick, window(at, 3))).collect();
+    for spread in [1.0, 2.0] {
+        let ended = network(&senders, &receivers).uneven(spread, 1).run();
+        let share = moving(&ended) / bound(&senders, &receivers);
+        println!("windows, spread {spread}: {share:.3} of the bound");
+        assert!(share < 1.13, "{share} of the bound");
+    }
+}

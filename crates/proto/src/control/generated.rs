@@ -620,6 +620,11 @@ pub struct Peer {
     /// it is a receiver itself: what it hands on never goes through the command's host
     #[prost(bool, tag = "6")]
     pub relays: bool,
+    /// of a receiver: all that it wants is between these offsets of the data space
+    #[prost(uint64, tag = "7")]
+    pub wants_start: u64,
+    #[prost(uint64, tag = "8")]
+    pub wants_end: u64,
 }
 /// One manifest and the stretch of data space that holds its files.
 #[derive(Clone, PartialEq, ::prost::Message)]

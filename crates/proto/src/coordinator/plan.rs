@@ -446,13 +446,17 @@ impl Coordinator {
     pub(super) fn peer(&self, node: u32) -> control::Peer {
         let state = &self.nodes[node as usize];
         let opened = state.opened.as_deref();
+        let hands_on = self.relays.contains(&node);
+        let wants = |edge: Option<Range>| edge.filter(|_| hands_on).unwrap_or_default();
         let mut peer = control::Peer {
             node,
             name: self.name(node).into(),
             instance: opened.map(|o| o.instance.clone()).unwrap_or_default(),
             addresses: opened.map(|o| o.addresses.clone()).unwrap_or_default(),
             interfaces: opened.map(|o| o.interfaces.clone()).unwrap_or_default(),
-            relays: self.relays.contains(&node),
+            relays: hands_on,
+            wants_start: wants(state.wants.iter().next()).start,
+            wants_end: wants(state.wants.last()).end,
         };
         let is_restricted =
             !self.setup.rails.only().is_empty() || !state.setup.interfaces.is_empty();

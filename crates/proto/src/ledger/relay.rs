@@ -37,6 +37,8 @@ pub(super) struct Fellow {
     pub gained_at: Instant,
     // By its number: whose turn it is.
     pub turn: u64,
+    // All that it wants is in here.
+    pub wants: Range,
 }
 
 impl Ledger {
@@ -53,7 +55,15 @@ impl Ledger {
                 gains,
                 gained_at: now,
                 turn: mix(node.into()),
+                wants: Range::new(0, u64::MAX),
             });
+        }
+    }
+
+    /// All that a fellow receiver wants is in a range; anything, where that is not said.
+    pub fn set_wants(&mut self, lane: LaneId, range: Range) {
+        if let Some(fellow) = self.lanes.get_mut(lane).and_then(|l| l.fellow.as_mut()) {
+            fellow.wants = range;
         }
     }
 

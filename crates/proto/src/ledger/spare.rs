@@ -306,7 +306,7 @@ impl Ledger {
             let own = mix(self.turn ^ unit.start);
             others
                 .iter()
-                .filter(|other| mix(other.turn ^ unit.start) < own)
+                .filter(|other| other.wants.overlaps(unit) && mix(other.turn ^ unit.start) < own)
                 .take(TURNS_MAX)
                 .count()
         };

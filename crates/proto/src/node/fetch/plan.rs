@@ -178,7 +178,7 @@ impl Receiving {
         self.lane_of.insert(peer.node, lane);
         self.enter(peer.clone());
         if peer.relays {
-            self.enter_relay(peer.node, lane);
+            self.enter_relay(peer, lane);
         }
     }
 

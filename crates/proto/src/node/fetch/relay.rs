@@ -15,6 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use ropewalk_model::{Instant, Range, RangeSet};
 
 use super::{Event, Receiving};
+use crate::control::Peer;
 use crate::ledger::{LaneId, ReadyRun, whole_units};
 
 /// Bytes of each fellow receiver's work whose hashes are asked for before they are taken: a lane of 1.3 Gbit/s brings as many in
@@ -148,9 +149,13 @@ impl Receiving {
     }
 
     /// A peer of the plan is a fellow receiver.
-    pub(super) fn enter_relay(&mut self, node: u32, lane: LaneId) {
-        self.ledger.set_relay(lane, node, self.now);
-        self.relays.all.entry(node).or_default();
+    pub(super) fn enter_relay(&mut self, peer: &Peer, lane: LaneId) {
+        self.ledger.set_relay(lane, peer.node, self.now);
+        if peer.wants_end > peer.wants_start {
+            let wants = Range::new(peer.wants_start, peer.wants_end);
+            self.ledger.set_wants(lane, wants);
+        }
+        self.relays.all.entry(peer.node).or_default();
     }
 
     /// Whether a lane leads to a fellow receiver that may say any time what more it has.
