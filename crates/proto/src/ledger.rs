@@ -42,6 +42,7 @@ mod relay;
 mod relay_tests;
 mod spare;
 mod steal;
+mod stretches;
 #[cfg(test)]
 mod tests;
 
@@ -49,6 +50,7 @@ use lane::Lane;
 pub use rate::RateMeter;
 pub(crate) use relay::whole_units;
 pub(crate) use spare::mix;
+use stretches::Kept;
 
 /// A lane inside one ledger, counted from 0 in the order in which they were added.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -158,8 +160,8 @@ pub struct Ledger {
     turn: u64,
     // What lanes to original holders have from fellow receivers that are lost, until it is in this node's order.
     inherited: Vec<(LaneId, Range)>,
-    // Stretches of fellow receivers' work with their runs, while a unit of them is chosen.
-    chosen_from: Vec<(usize, Range)>,
+    // Stretches of fellow receivers' work from which lanes choose.
+    kept: Kept,
     // Calls so far, where they are counted.
     calls: Cell<u64>,
 }
@@ -182,7 +184,7 @@ impl Ledger {
             handed: RangeSet::new(),
             turn: 0,
             inherited: Vec::new(),
-            chosen_from: Vec::new(),
+            kept: Kept::default(),
             calls: Cell::new(0),
         }
     }
@@ -236,6 +238,7 @@ impl Ledger {
     }
 
     fn push(&mut self, owner: LaneId, run: ReadyRun, front: bool) {
+        self.ready_changed(owner);
         let lane = &mut self.lanes[owner];
         lane.ready_bytes += run.range.len();
         if front {
@@ -488,6 +491,8 @@ impl Ledger {
         l.ready_bytes = 0;
         let peer = l.peer;
         let runs: Vec<ReadyRun> = l.ready.drain(..).collect();
+        // Its heirs', too.
+        self.all_ready_changed();
         let mut heirs = BTreeSet::new();
         for mut run in runs {
             run.holders
@@ -554,6 +559,7 @@ impl Ledger {
     /// Takes up to `bytes` ready bytes out of the ledger for good: another node will fetch them. Cut
     /// at unit borders, from the ends of the runs that would be fetched last.
     pub fn release(&mut self, bytes: u64, unit_at: &dyn Fn(u64) -> Range) -> RangeSet {
+        self.all_ready_changed();
         let mut out = RangeSet::new();
         while out.len_bytes() < bytes {
             let slowest = self
@@ -589,6 +595,7 @@ impl Ledger {
 
     /// Takes all ready bytes inside `range` from their owners.
     fn withdraw_ready(&mut self, range: Range) -> Vec<Range> {
+        self.all_ready_changed();
         let mut out = Vec::new();
         for lane in self.lanes.rows_mut() {
             if !lane.ready.iter().any(|run| run.range.overlaps(range)) {

@@ -25,6 +25,7 @@ impl Ledger {
             open.extend(lane.ready.iter().map(|run| run.range));
             open_bytes += lane.ready_bytes;
         }
+        self.kept.check(self);
         let mut end = 0;
         for (start, unit) in &self.in_transit {
             debug_assert!(*start >= end, "units in transit overlap at {start}");
@@ -99,6 +100,9 @@ impl Ledger {
             !lane.lost || lane.in_transit_bytes > 0 || lane.ready.is_empty(),
             "lane {id} is lost and has work"
         );
+        if let Some(new) = lane.new_bytes.get() {
+            debug_assert_eq!(new, self.count_new(id), "lane {id}: new bytes");
+        }
         let peer = self.lanes.get(lane.peer).map(|first| first.peer);
         debug_assert_eq!(
             peer,

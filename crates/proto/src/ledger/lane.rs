@@ -1,5 +1,6 @@
 //! One lane as the ledger sees it: what it is to carry, what it carries, and how it did so far.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 
 use ropewalk_model::{Instant, Nanos};
@@ -20,6 +21,8 @@ pub(super) struct Lane {
     pub lost: bool,
     pub ready: VecDeque<ReadyRun>,
     pub ready_bytes: u64,
+    // Of these, what no fellow receiver has, where it was counted and is known since: only of lanes to fellow receivers.
+    pub new_bytes: Cell<Option<u64>>,
     pub in_transit_bytes: u64,
     pub rate: RateMeter,
     // A plan gave it a good part of the work, or the loss of another lane did; not only stealing.

@@ -57,6 +57,7 @@ impl Ledger {
                 }
             }
         };
+        self.all_ready_changed();
         for unit in self.in_transit.values_mut() {
             join(&mut unit.holders);
         }
@@ -75,6 +76,7 @@ impl Ledger {
         };
         let total = u128::from(std::mem::take(&mut owner.ready_bytes));
         let runs: Vec<ReadyRun> = owner.ready.drain(..).collect();
+        self.ready_changed(lane);
         let end_of_part = |part: usize| (total * (part as u128 + 1) / rails.len() as u128) as u64;
         let (mut part, mut dealt) = (0, 0_u64);
         for mut run in runs {

@@ -11,6 +11,7 @@
 
 use ropewalk_model::{Instant, Range, RangeSet};
 
+use super::stretches::Pulled;
 use super::{LaneId, Ledger, RateMeter, ReadyRun, Unit, mix, unit_of};
 
 /// Pieces of what one fellow receiver announced that are remembered: what it says beyond them is as if it had not.
@@ -103,7 +104,7 @@ impl Ledger {
         }
         let own = self.ready_of(lane).flat_map(|run| said.within(run.range));
         let gained: u64 = own.map(|part| part.len()).sum();
-        self.handed = self.handed.union(&said);
+        self.hand(&said);
         if self.handed.as_slice().len() > HANDED_PIECES_MAX {
             // As above; what is left of each is bounded.
             self.count_handed();
@@ -135,6 +136,7 @@ impl Ledger {
             .any(|has| has.contains_range(range))
         {
             self.handed.remove(range);
+            self.handed_changed();
         }
     }
 
@@ -149,6 +151,7 @@ impl Ledger {
         let living = self.lanes.iter().filter(|(_, l)| !l.lost);
         let peers = living.filter_map(|(_, l)| self.lanes[l.peer].fellow.as_ref());
         self.handed = peers.fold(RangeSet::new(), |all, fellow| all.union(&fellow.has));
+        self.handed_changed();
     }
 
     /// A fellow receiver has a unit, and what it must be is known: lanes to it may carry it.
@@ -322,7 +325,10 @@ impl Ledger {
 
     /// Takes a unit out of a ready run.
     pub(super) fn pull(&mut self, owner: LaneId, at: usize, unit: Range) -> ReadyRun {
+        let new = self.new_within(unit);
         let lane = &mut self.lanes[owner];
+        let kept = lane.new_bytes.get();
+        lane.new_bytes.set(kept.map(|bytes| bytes - new));
         let run = &mut lane.ready[at];
         let taken = ReadyRun {
             range: unit,
@@ -342,6 +348,13 @@ impl Ledger {
             lane.ready.remove(at);
         }
         lane.ready_bytes -= unit.len();
+        let leaves = [!is_empty, !after.is_empty()];
+        self.kept.pulled(Pulled {
+            owner,
+            at,
+            unit,
+            leaves,
+        });
         taken
     }
 
@@ -351,6 +364,7 @@ impl Ledger {
             if !self.is_relay(lane) || self.lanes[lane].ready.is_empty() {
                 continue;
             }
+            self.ready_changed(lane);
             for run in std::mem::take(&mut self.lanes[lane].ready) {
                 match self.has_origin(&run.holders) {
                     true => self.lanes[lane].ready.push_back(run),

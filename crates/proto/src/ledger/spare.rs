@@ -5,11 +5,12 @@
 //! fetches otherwise, and that one has them from here then. Units that a fellow receiver has are left to those that have them
 //! as long as others are to leave the holder for the first time, unless they are silent.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use ropewalk_model::{Instant, Nanos, Range, RangeSet};
 
 use super::relay::{Fellow, units_of_part};
+use super::stretches::Kept;
 use super::{LaneId, Ledger, ReadyRun, Unit, unit_of};
 
 /// A fellow receiver that needs this many times the time for its part that this node needs for all it lacks lags behind.
@@ -36,10 +37,6 @@ const FULL: f64 = 0.75;
 
 /// A lane that should bring something and does not for this long, or for a part of the time so far, is silent.
 const SILENT: Nanos = Nanos::from_secs(1);
-
-/// The end of a fellow receiver's work, which it would have last: so many bytes of a run, and stretches in all, from which others choose.
-const CHOSEN_BYTES: u64 = 256 << 20;
-const CHOSEN_FROM_MAX: usize = 1024;
 
 /// Turns after which any may take a unit: those before it may be stopped, or not want it.
 const TURNS_MAX: usize = 4;
@@ -71,14 +68,14 @@ impl Ledger {
             .as_seconds();
         // So long another one whose turn it is takes to announce what it took.
         let announced = self.slack(now)?.1 * SLACK_FREE;
-        let mut parts = std::mem::take(&mut self.chosen_from);
+        let mut kept = std::mem::take(&mut self.kept);
         let chosen = late.into_iter().find_map(|(relay, is_new)| {
             let turn = self.unit_seconds(lane, relay, now, unit_at) * ADVANTAGE + announced;
             let turns = (idle / turn) as usize;
-            let (at, unit) = self.choose(lane, relay, (is_new, turns), &mut parts, unit_at)?;
+            let (at, unit) = self.choose(lane, relay, (is_new, turns), &mut kept, unit_at)?;
             Some((relay, at, unit))
         });
-        self.chosen_from = parts;
+        self.kept = kept;
         let (relay, at, unit) = chosen?;
         let run = self.pull(relay, at, unit);
         Some(self.grant(lane, (unit, run.holders, run.choices), now))
@@ -101,7 +98,7 @@ impl Ledger {
         let is_other = |run: &mut ReadyRun| !inherited.contains_range(run.range);
         let mut kept: Vec<ReadyRun> = ready.extract_if(.., is_other).collect();
         let parts = ready.iter().enumerate();
-        let parts: Vec<(usize, Range)> = parts.map(|(at, run)| (at, run.range)).collect();
+        let parts: VecDeque<(usize, Range)> = parts.map(|(at, run)| (at, run.range)).collect();
         let bytes: u64 = parts.iter().map(|(_, part)| part.len()).sum();
         let runs = turned(&parts, self.turn % bytes.max(1), unit_at);
         kept.extend(runs.map(|(at, range)| ReadyRun {
@@ -173,16 +170,65 @@ impl Ledger {
         late.into_iter().map(|(relay, _)| (relay, is_new)).collect()
     }
 
-    /// Ready bytes of a lane that no fellow receiver has.
+    /// Ready bytes of a lane that no fellow receiver has: kept from the last time where it is known what became of them.
     fn new_bytes(&self, lane: LaneId) -> u64 {
-        let runs = self.lanes[lane].ready.iter();
-        let handed = |run: Range| self.handed.within(run).map(|part| part.len()).sum::<u64>();
-        runs.map(|run| run.range.len() - handed(run.range)).sum()
+        let kept = &self.lanes[lane].new_bytes;
+        let new = kept.get().unwrap_or_else(|| self.count_new(lane));
+        kept.set(Some(new));
+        new
     }
 
-    fn has_new(&self, lane: LaneId) -> bool {
-        let mut runs = self.lanes[lane].ready.iter();
-        runs.any(|run| !self.handed.contains_range(run.range))
+    /// The same, counted. Cost O(runs × log pieces).
+    pub(super) fn count_new(&self, lane: LaneId) -> u64 {
+        let runs = self.lanes[lane].ready.iter();
+        runs.map(|run| self.new_within(run.range)).sum()
+    }
+
+    /// Bytes of a range that no fellow receiver has.
+    pub(super) fn new_within(&self, range: Range) -> u64 {
+        let handed = self.handed.within(range).map(|part| part.len());
+        range.len() - handed.sum::<u64>()
+    }
+
+    /// The ready runs of a lane changed in another way than by a unit that is taken.
+    pub(super) fn ready_changed(&mut self, lane: LaneId) {
+        self.lanes[lane].new_bytes.set(None);
+        self.kept.forget(lane);
+    }
+
+    /// The same of all lanes, or others hold the runs.
+    pub(super) fn all_ready_changed(&mut self) {
+        for lane in self.lanes.rows() {
+            lane.new_bytes.set(None);
+        }
+        self.kept.forget_all();
+    }
+
+    /// Fellow receivers have more: so much of it was new.
+    pub(super) fn hand(&mut self, said: &RangeSet) {
+        let fresh = said.difference(&self.handed);
+        if fresh.is_empty() {
+            return;
+        }
+        for lane in self.lanes.rows() {
+            let Some(new) = lane.new_bytes.get() else {
+                continue;
+            };
+            let runs = lane.ready.iter();
+            let had = runs.flat_map(|run| fresh.within(run.range));
+            let had: u64 = had.map(|part| part.len()).sum();
+            lane.new_bytes.set(Some(new - had));
+        }
+        self.handed = self.handed.union(&fresh);
+        self.kept.forget_new();
+    }
+
+    /// What fellow receivers have is not what it was.
+    pub(super) fn handed_changed(&mut self) {
+        for lane in self.lanes.rows() {
+            lane.new_bytes.set(None);
+        }
+        self.kept.forget_new();
     }
 
     /// Seconds until a fellow receiver has so many bytes more of what it is to send.
@@ -209,7 +255,7 @@ impl Ledger {
     pub(super) fn relayed_gain(&self, now: Instant) -> impl Fn(LaneId) -> f64 {
         let (passed, slack) = self.slack(now).unwrap_or_default();
         let mut relays = self.lanes.numbers().filter(|lane| self.is_relay(*lane));
-        let has_new = relays.any(|relay| self.has_new(relay));
+        let has_new = relays.any(|relay| self.new_bytes(relay) > 0);
         let busy = self.lanes.iter().filter(|(_, l)| l.in_transit_bytes > 0);
         let rates = busy.filter_map(|(lane, _)| self.rate_at_most(lane, now));
         let is_full = rates.sum::<f64>() * passed > self.delivered_bytes as f64 * FULL;
@@ -256,38 +302,21 @@ impl Ledger {
     /// A unit of a fellow receiver's work: one that none has, or that no other one has. Each receiver has its own ones, which it may take
     /// at once, and those of others when it has been idle for longer: what it takes they have from it.
     ///
-    /// * `parts`: for the stretches that it chooses from; made once.
+    /// * `kept`: the stretches that it chooses from.
     fn choose(
         &self,
         lane: LaneId,
         relay: LaneId,
         (is_new, turns): (bool, usize),
-        parts: &mut Vec<(usize, Range)>,
+        kept: &mut Kept,
         unit_at: &dyn Fn(u64) -> Range,
     ) -> Option<(usize, Range)> {
-        parts.clear();
         let ready = &self.lanes[relay].ready;
-        let runs = ready.iter().enumerate();
-        let runs = runs.filter(|(_, run)| run.holders.contains(&lane));
-        for (at, run) in runs.rev() {
-            let start = run.range.end.saturating_sub(CHOSEN_BYTES);
-            let whole = Range::new(run.range.start.max(start), run.range.end);
-            let gaps = is_new.then(|| self.handed.gaps(whole));
-            let all = (!is_new).then_some(whole);
-            let found = gaps.into_iter().flatten().chain(all);
-            let first = parts.len();
-            parts.extend(found.take(CHOSEN_FROM_MAX).map(|part| (at, part)));
-            parts[first..].reverse();
-            if parts.len() >= CHOSEN_FROM_MAX {
-                break;
-            }
-        }
-        // By offset: of the runs the last one is first so far.
-        parts.reverse();
+        let stretches = kept.list((lane, relay, is_new), ready, &self.handed);
         // The fellow receiver fetches from the front.
-        let bytes: u64 = parts.iter().map(|(_, part)| part.len()).sum();
+        let bytes = stretches.bytes();
         let place = bytes / 2 + self.turn % (bytes - bytes / 2).max(1);
-        let order = turned(parts, place, unit_at);
+        let order = turned(stretches.parts(), place, unit_at);
         let units = order.flat_map(|(at, part)| {
             units_of_part(part, ready[at].range, unit_at).map(move |unit| (at, unit))
         });
@@ -295,7 +324,7 @@ impl Ledger {
         if units.peek().is_none() {
             drop(units);
             // Some have parts of these.
-            return is_new.then(|| self.choose(lane, relay, (false, turns), parts, unit_at))?;
+            return is_new.then(|| self.choose(lane, relay, (false, turns), kept, unit_at))?;
         }
         let peer = self.lanes[relay].peer;
         let others = self.lanes.iter().filter(|(other, l)| {
@@ -323,7 +352,7 @@ impl Ledger {
 
 /// Parts from the unit on that holds a place among their bytes, then those before it.
 fn turned<T: Copy>(
-    parts: &[(T, Range)],
+    parts: &VecDeque<(T, Range)>,
     mut place: u64,
     unit_at: &dyn Fn(u64) -> Range,
 ) -> impl Iterator<Item = (T, Range)> {
@@ -335,8 +364,7 @@ fn turned<T: Copy>(
         None => true,
     };
     let middle = parts.iter().position(holds).unwrap_or(parts.len());
-    let (before, after) = parts.split_at(middle);
-    let halves = after.first().map(|(at, part)| {
+    let halves = parts.get(middle).map(|(at, part)| {
         let inside = part.start + place;
         let unit = unit_at(inside);
         let border = match unit.contains(inside) {
@@ -346,7 +374,8 @@ fn turned<T: Copy>(
         let halves = [(border, part.end), (part.start, border)];
         halves.map(|(start, end)| (*at, Range::new(start, end)))
     });
-    let whole = after.get(1..).unwrap_or_default().iter().chain(before);
+    let behind = parts.range((middle + 1).min(parts.len())..);
+    let whole = behind.chain(parts.range(..middle));
     let [first, last] = halves.map_or([None; 2], |halves| halves.map(Some));
     let all = first.into_iter().chain(whole.copied()).chain(last);
     all.filter(|(_, part)| !part.is_empty())
@@ -374,7 +403,7 @@ mod tests {
             .flat_map(|(_, part)| part.start..part.end)
             .collect();
         for (place, offset) in (0..).zip(&offsets) {
-            let all: Vec<Range> = turned(&parts, place, &unit_at)
+            let all: Vec<Range> = turned(&parts.into(), place, &unit_at)
                 .map(|(_, part)| part)
                 .collect();
             let mut found: Vec<u64> = all.iter().flat_map(|part| part.start..part.end).collect();
@@ -383,6 +412,6 @@ mod tests {
             found.sort_unstable();
             assert_eq!(found, offsets);
         }
-        assert_eq!(turned::<()>(&[], 0, &unit_at).count(), 0);
+        assert_eq!(turned::<()>(&VecDeque::new(), 0, &unit_at).count(), 0);
     }
 }
