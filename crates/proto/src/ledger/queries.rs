@@ -113,6 +113,13 @@ impl Ledger {
         self.delivered_bytes
     }
 
+    /// Bytes that are ready or in transit: without those that no peer has.
+    pub fn left_bytes(&self) -> u64 {
+        let ready: u64 = self.lanes.rows().map(|lane| lane.ready_bytes).sum();
+        let in_transit = self.in_transit.values().map(|unit| unit.range.len());
+        ready + in_transit.sum::<u64>()
+    }
+
     /// Bytes received a second time.
     pub fn duplicate_bytes(&self) -> u64 {
         self.duplicate_bytes

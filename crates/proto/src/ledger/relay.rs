@@ -104,17 +104,17 @@ impl Ledger {
         }
         let own = self.ready_of(lane).flat_map(|run| said.within(run.range));
         let gained: u64 = own.map(|part| part.len()).sum();
-        self.hand(&said);
-        if self.handed.as_slice().len() > HANDED_PIECES_MAX {
-            // As above; what is left of each is bounded.
-            self.count_handed();
-        }
         if let Some(fellow) = &mut self.lanes[first].fellow {
             fellow.has = has;
             if gained > 0 {
                 fellow.gains.delivered(gained, now, true);
                 fellow.gained_at = now;
             }
+        }
+        self.hand(&said);
+        if self.handed.as_slice().len() > HANDED_PIECES_MAX {
+            // As above; what is left of each is bounded.
+            self.count_handed();
         }
         said
     }

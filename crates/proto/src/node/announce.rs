@@ -20,7 +20,9 @@ const PAUSE_MAX: Nanos = Nanos::from_millis(500);
 pub struct Held {
     /// All that they may have now.
     pub ranges: RangeSet,
-    /// Bytes that are to follow.
+    /// Bytes that it received so far: what it kept of an earlier transfer does not count.
+    pub received_bytes: u64,
+    /// Bytes that it is to receive: what no peer has does not count.
     pub left_bytes: u64,
 }
 
@@ -29,8 +31,9 @@ pub struct Held {
 pub struct Announcer {
     began_at: Instant,
     next_at: Instant,
-    // Bytes that were there when the stream was opened.
+    // Bytes that had been received when the stream was opened, and by the last look, when some more had.
     began_with: Option<u64>,
+    received: (u64, Instant),
     told: RangeSet,
 }
 
@@ -42,6 +45,7 @@ impl Announcer {
             began_at: now,
             next_at: now,
             began_with: None,
+            received: (0, now),
             told: RangeSet::new(),
         }
     }
@@ -58,7 +62,7 @@ impl Announcer {
             return Vec::new();
         }
         let open = now.since(self.began_at);
-        let near = open.min(self.time_left(held, open));
+        let near = open.min(self.time_left(held, open, now));
         self.next_at = now + (near / PART).clamp(PAUSE_MIN, PAUSE_MAX);
         let fresh = held.ranges.difference(&self.told);
         let fresh: Vec<Range> = fresh.iter().take(HELD_RANGES_MAX).collect();
@@ -68,42 +72,50 @@ impl Announcer {
         fresh
     }
 
-    /// Until all is there, at the mean rate since the stream was opened; long where nothing more follows.
-    fn time_left(&mut self, held: &Held, open: Nanos) -> Nanos {
-        let bytes = held.ranges.len_bytes();
+    /// Until all is there, at the mean rate since the stream was opened, or as long again as nothing was received; long where nothing
+    /// more follows.
+    fn time_left(&mut self, held: &Held, open: Nanos, now: Instant) -> Nanos {
+        let bytes = held.received_bytes;
         let gained = bytes.saturating_sub(*self.began_with.get_or_insert(bytes));
-        let left = u128::from(open.0) * u128::from(held.left_bytes) / u128::from(gained.max(1));
-        match held.left_bytes {
-            0 => PAUSE_MAX * PART,
-            _ => Nanos(u64::try_from(left).unwrap_or(u64::MAX)),
+        if bytes > self.received.0 {
+            self.received = (bytes, now);
         }
+        if held.left_bytes == 0 {
+            return PAUSE_MAX * PART;
+        }
+        let left = u128::from(open.0) * u128::from(held.left_bytes) / u128::from(gained.max(1));
+        let left = Nanos(u64::try_from(left).unwrap_or(u64::MAX));
+        left.max(now.since(self.received.1))
     }
 }
 
-/// Announcements beyond one every [`PAUSE_MIN`] that a stream may bring at once: a receiver that stood still for minutes reads all
-/// that waited.
+/// Announcements beyond one every [`PAUSE_MIN`] since the stream was opened that it may bring.
 const BURST: u64 = 1024;
+
+/// As many as a receiver that does not read for long finds at once, and no more.
+const SAVED_MAX: u64 = 1 << 16;
 
 /// Whether a stream brings announcements no more often than it may; on one that is opened again the count begins again.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Heard {
-    // When none of what came would count any more.
-    free_at: Instant,
+    opened_at: Instant,
+    // What was received, or lapsed as it could have been and was not.
+    count: u64,
 }
 
 impl Heard {
     pub fn new(now: Instant) -> Self {
-        Self { free_at: now }
+        Self {
+            opened_at: now,
+            count: 0,
+        }
     }
 
     /// One more was received: whether that is no flood.
     pub fn count(&mut self, now: Instant) -> bool {
-        let free_at = self.free_at.max(now) + PAUSE_MIN;
-        let is_well = free_at <= now + PAUSE_MIN * BURST;
-        if is_well {
-            self.free_at = free_at;
-        }
-        is_well
+        let due = now.since(self.opened_at).0 / PAUSE_MIN.0;
+        self.count = self.count.max(due.saturating_sub(SAVED_MAX)) + 1;
+        self.count <= due + BURST
     }
 }
 
@@ -123,7 +135,7 @@ mod tests {
         for byte in 0..TOTAL {
             let now = Instant::ZERO + Nanos::from_millis(byte);
             held.ranges.insert(Range::new(byte, byte + 1));
-            held.left_bytes = TOTAL - 1 - byte;
+            (held.received_bytes, held.left_bytes) = (byte + 1, TOTAL - 1 - byte);
             for range in announcer.announce(&held, now) {
                 assert!(told.clipped(range).is_empty(), "{range} is told again");
                 told.insert(range);
@@ -145,49 +157,90 @@ mod tests {
         assert!(held.ranges.difference(&told).len_bytes() <= 20);
     }
 
-    /// One that has all already, or gets nothing for long, announces no more often for that.
+    /// Time between two announcements a minute after a receiver has what is held.
+    fn pause_after(announcer: &mut Announcer, held: &Held) -> Nanos {
+        let start = announcer.next_at();
+        let mut now = start;
+        while now < start + SECOND * 60 {
+            announcer.announce(held, now);
+            now = announcer.next_at();
+        }
+        announcer.announce(held, now);
+        announcer.next_at().since(now)
+    }
+
+    /// One that has all already, or that receives nothing for long, however little it lacks, does not announce more often for that.
     #[test]
     fn what_does_not_move_is_not_announced_often() {
-        let all = Range::new(0, 1 << 30);
-        for left_bytes in [0, 1, 1 << 30] {
+        for (received_bytes, left_bytes) in [(0, 0), (0, 1), (0, 1 << 30), (1 << 30, 1)] {
             let mut announcer = Announcer::new(Instant::ZERO);
-            let held = Held {
-                ranges: RangeSet::from(all),
+            let mut held = Held::default();
+            announcer.announce(&held, Instant::ZERO);
+            held = Held {
+                ranges: RangeSet::from(Range::new(0, received_bytes)),
+                received_bytes,
                 left_bytes,
             };
-            let mut now = Instant::ZERO;
-            while now < Instant::ZERO + SECOND * 60 {
-                announcer.announce(&held, now);
-                now = announcer.next_at();
-            }
-            announcer.announce(&held, now);
-            assert_eq!(announcer.next_at().since(now), PAUSE_MAX);
+            let pause = pause_after(&mut announcer, &held);
+            assert_eq!(pause, PAUSE_MAX, "{received_bytes} {left_bytes}");
         }
     }
 
-    /// What an announcer says is never a flood, nor is what waited for minutes; what never ends is.
+    /// What was kept of an earlier transfer, which is known later than the stream is opened, is not taken for received.
     #[test]
-    fn floods_are_seen() {
+    fn what_was_kept_does_not_bring_the_end_nearer() {
         let mut announcer = Announcer::new(Instant::ZERO);
-        let (mut heard, mut late) = (Heard::new(Instant::ZERO), Vec::new());
-        let (mut now, mut byte) = (Instant::ZERO, 0);
-        while now < Instant::ZERO + SECOND * 300 {
-            byte += 1;
-            let held = Held {
-                ranges: RangeSet::from(Range::new(0, byte)),
-                left_bytes: 1 << 40,
+        announcer.announce(&Held::default(), Instant::ZERO);
+        // At a byte a millisecond it takes ten minutes more.
+        let mut held = Held::default();
+        let mut now = announcer.next_at();
+        while now < Instant::ZERO + SECOND * 60 {
+            let received_bytes = now.0 / 1_000_000;
+            held = Held {
+                ranges: RangeSet::from(Range::new(0, (1 << 40) + received_bytes)),
+                received_bytes,
+                left_bytes: 660_000 - received_bytes,
             };
-            if !announcer.announce(&held, now).is_empty() {
-                assert!(heard.count(now), "at {now:?}");
-                late.push(());
-            }
+            announcer.announce(&held, now);
             now = announcer.next_at();
         }
-        let mut heard = Heard::new(Instant::ZERO);
-        assert!(late.len() > 500 && late.iter().all(|()| heard.count(now)));
+        announcer.announce(&held, now);
+        assert_eq!(announcer.next_at().since(now), PAUSE_MAX);
+    }
+
+    /// What an announcer says is never a flood, at once or read after minutes, in the middle and near the end; what never ends is.
+    #[test]
+    fn floods_are_seen() {
+        for left_bytes in [1 << 40, 1] {
+            let mut announcer = Announcer::new(Instant::ZERO);
+            let (mut heard, mut late) = (Heard::new(Instant::ZERO), Vec::new());
+            let (mut now, mut byte) = (Instant::ZERO, 0);
+            while now < Instant::ZERO + SECOND * 300 {
+                byte += 1;
+                let held = Held {
+                    ranges: RangeSet::from(Range::new(0, byte)),
+                    received_bytes: byte,
+                    left_bytes,
+                };
+                if !announcer.announce(&held, now).is_empty() {
+                    assert!(heard.count(now), "at {now:?}");
+                    late.push(());
+                }
+                now = announcer.next_at();
+            }
+            let mut heard = Heard::new(Instant::ZERO);
+            assert!(late.len() > if left_bytes == 1 { 10_000 } else { 500 });
+            assert!(late.iter().all(|()| heard.count(now)));
+        }
         let mut heard = Heard::new(Instant::ZERO);
         let flood = (0..5_000).map(|at| Instant::ZERO + Nanos::from_millis(at));
         assert!(flood.into_iter().any(|at| !heard.count(at)));
+        // After a day as well.
+        let day = Instant::ZERO + SECOND * 86_400;
+        let mut heard = Heard::new(Instant::ZERO);
+        let most = SAVED_MAX + BURST;
+        assert!((0..most).all(|_| heard.count(day)));
+        assert!(!heard.count(day));
     }
 
     /// A frame has an end: what does not fit goes with the next one.
@@ -196,7 +249,7 @@ mod tests {
         let pieces = (0..2500).map(|at| Range::new(at * 10, at * 10 + 5));
         let held = Held {
             ranges: RangeSet::from_ranges(pieces),
-            left_bytes: 0,
+            ..Held::default()
         };
         let mut announcer = Announcer::new(Instant::ZERO);
         let mut told = RangeSet::new();

@@ -14,9 +14,8 @@ impl Node {
         let ledger = self.fetch.ledger();
         Held {
             ranges: self.fetch.held(),
-            left_bytes: ledger
-                .wanted_bytes()
-                .saturating_sub(ledger.delivered_bytes()),
+            received_bytes: ledger.delivered_bytes(),
+            left_bytes: ledger.left_bytes(),
         }
     }
 

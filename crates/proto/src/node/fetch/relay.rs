@@ -216,7 +216,7 @@ impl Receiving {
         }
         let relay = self.peer_name(lane);
         self.note(format!(
-            "{relay} announced what it has far more often than twice a second: nothing more is taken from {relay}; check which \
+            "{relay} announced what it has far more often than fifty times a second: nothing more is taken from {relay}; check which \
              program answers there"
         ));
         self.leave_out(lane, "it announced too often");
