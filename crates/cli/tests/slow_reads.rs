@@ -1,0 +1,238 @@
+//! Sources whose file system does not answer: a command that is stopped ends all the same.
+
+mod common;
+
+use std::ffi::OsStr;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime};
+
+use common::{Moving, Place, wait_for};
+use fuser::{
+    BackgroundSession, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation,
+    INodeNo, LockOwner, MountOption, OpenFlags, ReplyAttr, ReplyData, ReplyDirectory, ReplyEntry,
+    ReplyOpen, Request,
+};
+use rustix::process::{Pid, Signal, kill_process};
+
+const FILES: u64 = 200;
+
+const LEN: u64 = 1000;
+
+/// Longer than a file in memory takes.
+const LATENCY: Duration = Duration::from_millis(1);
+
+const ROOT: u64 = 1;
+
+/// Reads that are answered come first, others wait.
+#[derive(Default)]
+struct Reads {
+    left: usize,
+    waiting: Vec<ReplyData>,
+    is_let_go: bool,
+}
+
+/// A folder of files of which so many are read, and then none.
+struct Far(Arc<Mutex<Reads>>);
+
+/// What an inode is, if it is one.
+fn attributes(inode: u64) -> Option<FileAttr> {
+    let is_root = inode == ROOT;
+    if !is_root && !(ROOT + 1..=ROOT + FILES).contains(&inode) {
+        return None;
+    }
+    let time = SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000);
+    Some(FileAttr {
+        ino: INodeNo(inode),
+        size: if is_root { 0 } else { LEN },
+        blocks: 2,
+        atime: time,
+        mtime: time,
+        ctime: time,
+        crtime: time,
+        kind: match is_root {
+            true => FileType::Directory,
+            false => FileType::RegularFile,
+        },
+        perm: if is_root { 0o755 } else { 0o644 },
+        nlink: if is_root { 2 } else { 1 },
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+        blksize: 4096,
+        flags: 0,
+    })
+}
+
+impl Filesystem for Far {
+    fn lookup(&self, _request: &Request, _parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let number = name.to_str().and_then(|name| name.parse::<u64>().ok());
+        match number.and_then(|number| attributes(ROOT + 1 + number)) {
+            Some(found) => reply.entry(&Duration::ZERO, &found, Generation(0)),
+            None => reply.error(Errno::ENOENT),
+        }
+    }
+
+    fn getattr(
+        &self,
+        _request: &Request,
+        inode: INodeNo,
+        _handle: Option<FileHandle>,
+        reply: ReplyAttr,
+    ) {
+        match attributes(inode.into()) {
+            Some(found) => reply.attr(&Duration::ZERO, &found),
+            None => reply.error(Errno::ENOENT),
+        }
+    }
+
+    fn open(&self, _request: &Request, _inode: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        reply.opened(FileHandle(0), FopenFlags::FOPEN_DIRECT_IO);
+    }
+
+    fn read(
+        &self,
+        _request: &Request,
+        _inode: INodeNo,
+        _handle: FileHandle,
+        offset: u64,
+        size: u32,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        let mut reads = self.0.lock().unwrap();
+        if reads.is_let_go {
+            return reply.error(Errno::EIO);
+        }
+        let Some(left) = reads.left.checked_sub(1) else {
+            return reads.waiting.push(reply);
+        };
+        reads.left = left;
+        drop(reads);
+        std::thread::sleep(LATENCY);
+        let len = LEN.saturating_sub(offset).min(size.into());
+        reply.data(&vec![7; len as usize]);
+    }
+
+    fn readdir(
+        &self,
+        _request: &Request,
+        _inode: INodeNo,
+        _handle: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectory,
+    ) {
+        for number in offset..FILES {
+            let inode = INodeNo(ROOT + 1 + number);
+            let name = number.to_string();
+            if reply.add(inode, number + 1, FileType::RegularFile, name) {
+                break;
+            }
+        }
+        reply.ok();
+    }
+}
+
+/// It goes with this value.
+struct Mounted(Option<BackgroundSession>);
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        if let Some(session) = self.0.take() {
+            let _ = session.umount_and_join();
+        }
+    }
+}
+
+/// Reads that wait are refused when this goes: a process that waits for one does not end before.
+struct Waiting(Arc<Mutex<Reads>>);
+
+impl Waiting {
+    fn let_go(&self) {
+        let mut reads = self.0.lock().unwrap();
+        reads.is_let_go = true;
+        for reply in reads.waiting.drain(..) {
+            reply.error(Errno::EIO);
+        }
+    }
+
+    fn count(&self) -> usize {
+        self.0.lock().unwrap().waiting.len()
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.let_go();
+    }
+}
+
+/// Mounts it; `None`, and a line that says so, where nothing can be mounted.
+fn mount(folder: &Path, answered: usize) -> Option<(Mounted, Waiting)> {
+    let reads = Arc::new(Mutex::new(Reads {
+        left: answered,
+        ..Reads::default()
+    }));
+    let mut config = fuser::Config::default();
+    config.mount_options = vec![MountOption::RO, MountOption::FSName("far".into())];
+    match fuser::spawn_mount(Far(reads.clone()), folder, &config) {
+        Ok(session) => Some((Mounted(Some(session)), Waiting(reads))),
+        Err(error) => {
+            eprintln!("SKIPPED: nothing can be mounted with /dev/fuse: {error}");
+            None
+        }
+    }
+}
+
+/// Stops a copy while reads do not return, and has its report before they do.
+///
+/// * `answered`: reads that return before.
+/// * `at_once`: reads that wait then, at least.
+fn stop_a_copy(answered: usize, at_once: usize, has_agent: bool) {
+    let place = Place::new();
+    let folder = place.path("far");
+    std::fs::create_dir(&folder).unwrap();
+    let Some((_mounted, waiting)) = mount(&folder, answered) else {
+        return;
+    };
+    let agent = has_agent.then(|| {
+        place.make_token();
+        place.agent(place.dir.path())
+    });
+    let source = match &agent {
+        Some(agent) => agent.at(&folder),
+        None => "far".to_owned(),
+    };
+    let mut copy = Moving::start(&place, &["copy", "--streams", "1", &source, "copy"]);
+    // Goes first, also where the test fails.
+    let waiting = waiting;
+    wait_for("reads that wait", || {
+        (waiting.count() >= at_once).then_some(())
+    });
+    let pid = Pid::from_raw(copy.child.id() as i32).unwrap();
+    kill_process(pid, Signal::INT).unwrap();
+    let report = copy.event("ended")["report"].clone();
+    assert_eq!(report["outcome"], "cancelled", "{report:#}");
+    assert!(waiting.count() >= at_once);
+    waiting.let_go();
+    assert_eq!(copy.child.wait().unwrap().code(), Some(130));
+}
+
+/// Ctrl-C ends a copy whose source stops answering while files are read before their turn.
+#[test]
+fn copies_of_files_that_are_read_ahead_can_be_stopped() {
+    stop_a_copy(40, 2, false);
+}
+
+/// The same where the file whose turn it is is read.
+#[test]
+fn copies_of_a_file_that_is_read_can_be_stopped() {
+    stop_a_copy(0, 1, false);
+}
+
+/// The same of an agent that reads for another host.
+#[test]
+fn copies_from_agents_can_be_stopped() {
+    stop_a_copy(40, 2, true);
+}
