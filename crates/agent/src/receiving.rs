@@ -158,6 +158,7 @@ impl Fetch {
                 .then(std::thread::available_parallelism)
                 .and_then(Result::ok)
                 .map(|count| count.get() as u32),
+            file_bytes: plan.mean_file_bytes(),
         });
         let mut receiving = Receiving::new(options.prefetch, streams.each(), member.now());
         if options.fixed {

@@ -257,6 +257,14 @@ impl Plan {
         let all: BTreeSet<u32> = planned.chain(handing.map(|peer| peer.node)).collect();
         all.len()
     }
+
+    /// Mean length of the files of all trees; `None` where there are not several.
+    #[must_use]
+    pub fn mean_file_bytes(&self) -> Option<u64> {
+        let sum = |of: fn(&Part) -> u64| self.parts.iter().map(of).fold(0, u64::saturating_add);
+        let files = sum(|part| part.file_count);
+        (files > 1).then(|| sum(|part| part.length) / files)
+    }
 }
 
 impl StreamStart {
@@ -343,6 +351,31 @@ mod tests {
             ..Plan::default()
         };
         assert_eq!(plan.source_count(), 3);
+    }
+
+    /// Several files have a mean length, one file and none have not, whatever the master says.
+    #[test]
+    fn files_have_a_mean_length() {
+        let mean = |parts: &[(u64, u64)]| {
+            let part = |&(length, file_count)| Part {
+                length,
+                file_count,
+                ..Part::default()
+            };
+            let parts = parts.iter().map(part).collect();
+            Plan {
+                parts,
+                ..Plan::default()
+            }
+            .mean_file_bytes()
+        };
+        assert_eq!(mean(&[]), None);
+        assert_eq!(mean(&[(1000, 1)]), None);
+        assert_eq!(mean(&[(1000, 0)]), None);
+        assert_eq!(mean(&[(1000, 4)]), Some(250));
+        assert_eq!(mean(&[(1000, 1), (500, 2)]), Some(500));
+        assert_eq!(mean(&[(0, 7)]), Some(0));
+        assert_eq!(mean(&[(u64::MAX, u64::MAX), (5, 5)]), Some(1));
     }
 
     /// Peers with few and many addresses: no part is above the limit unless it is one peer, and none could take the next peer.

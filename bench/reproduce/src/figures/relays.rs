@@ -316,6 +316,7 @@ struct Sizes {
     equal: u64,
     trunk: u64,
     uneven: u64,
+    windows: u64,
     failures: u64,
 }
 
@@ -341,6 +342,7 @@ impl Point {
             Self::Mixed(_) => sizes.mixed,
             Self::Equal(..) => sizes.equal,
             Self::Trunk(_) => sizes.trunk,
+            Self::Uneven(point) if point.has_windows() => sizes.windows,
             Self::Uneven(_) => sizes.uneven,
             Self::Failure(_) => sizes.failures,
         }
@@ -396,14 +398,16 @@ pub(crate) fn run(settings: &Settings) -> Result<bool> {
             equal: 30_000_000,
             trunk: 30_000_000,
             uneven: 60_000_000,
+            windows: 180_000_000,
             failures: 60_000_000,
         },
         false => Sizes {
             mixed: 1_200_000_000,
-            // Long enough that the start and the end, a second or so, are not what is seen.
+            // Long enough, 20 s or more, that the start and the end, a second or so, are not what is seen.
             equal: 240_000_000,
-            trunk: 240_000_000,
+            trunk: 480_000_000,
             uneven: 480_000_000,
+            windows: 1_440_000_000,
             failures: 120_000_000,
         },
     };
@@ -450,7 +454,7 @@ pub(crate) fn run(settings: &Settings) -> Result<bool> {
         mixed_table(&mut bench, &samples, sizes.mixed)?,
         equal_table(&mut bench, &samples, sizes.equal)?,
         trunk::table(&mut bench, &samples, sizes.trunk),
-        uneven::table(&mut bench, &samples, sizes.uneven)?,
+        uneven::table(&mut bench, &samples, sizes)?,
         failures::table(&mut bench, &samples, sizes.failures)?,
     ];
     bench.finish(&tables)

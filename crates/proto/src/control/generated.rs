@@ -642,6 +642,8 @@ pub struct Part {
     /// of files that no holder can read: the copy is without them
     #[prost(message, repeated, tag = "6")]
     pub left_out: ::prost::alloc::vec::Vec<Stretch>,
+    #[prost(uint64, tag = "7")]
+    pub file_count: u64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Run {

@@ -336,6 +336,7 @@ impl Coordinator {
                     length: opened.data_length,
                     manifest_root: opened.manifest_root.clone(),
                     manifest_length: opened.manifest_length,
+                    file_count: opened.file_count,
                     // Replicas may differ in what their manifests say of folders: one version is enough.
                     holders: group
                         .iter()

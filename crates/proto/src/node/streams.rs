@@ -11,6 +11,10 @@ const STREAMS_PER_PAIR: u32 = 4;
 /// Where a node has many pairs, the pairs make the streams: about this many in all, one a pair at least.
 const STREAMS_PER_NODE: u32 = 16;
 
+/// Files of at most this mean length are short: opening, checking and naming one takes as long as moving its bytes, and streams do that
+/// for several at once.
+const FILE_SHORT: u64 = 4 << 20;
+
 /// Most streams of a lane whose number was not given: each is a thread here and one at the sender.
 const STREAMS_PER_LANE_MAX: u32 = 64;
 
@@ -33,6 +37,8 @@ pub struct Wish {
     pub other_transfers: u32,
     /// Processors of this host; `None`: not known.
     pub processors: Option<u32>,
+    /// Mean length of the files; `None`: there are no files, or it is not known.
+    pub file_bytes: Option<u64>,
 }
 
 /// How many streams each lane has now.
@@ -68,10 +74,12 @@ impl Streams {
                 .min(lane_max),
             Some(count) => count,
         };
-        // Both ends of a stream work on the same processors: more streams than half of these only wait for one another.
+        // Both ends of a stream work on the same processors: of long files, more streams than half of these only wait for one another.
+        let is_tree = wish.file_bytes.is_some_and(|bytes| bytes <= FILE_SHORT);
+        let ends = if is_tree { 1 } else { 2 };
         let within_host = wish.processors.filter(|_| wish.given.is_none());
         let within_host =
-            within_host.map(|all| (all / 2 / wish.senders.max(1) as u32).clamp(1, streams));
+            within_host.map(|all| (all / ends / wish.senders.max(1) as u32).clamp(1, streams));
         // Streams with parts of their own are lanes of one stream each.
         let (stripes, each) = match wish.is_equal && !wish.of_datagrams {
             true => (streams, 1),
@@ -224,26 +232,36 @@ mod tests {
         assert_eq!(untuned.each(), 4);
     }
 
-    /// Peers on this host share its processors with it: half as many streams as these, until a peer is elsewhere; a given number stays.
+    /// Peers on this host share its processors with it: half as many streams as these, as many where files are short, until a peer is
+    /// elsewhere; a given number stays.
     #[test]
     fn a_stream_has_a_processor_at_each_end() {
-        for (processors, senders, each) in [
-            (1, 1, 1),
-            (2, 1, 1),
-            (4, 1, 2),
-            (16, 1, 4),
-            (16, 3, 2),
-            (4, 9, 1),
+        let long = FILE_SHORT + 1;
+        for (processors, senders, file_bytes, each) in [
+            (1, 1, None, 1),
+            (2, 1, None, 1),
+            (2, 1, Some(long), 1),
+            (2, 1, Some(FILE_SHORT), 2),
+            (4, 1, Some(long), 2),
+            (4, 1, Some(1), 4),
+            (16, 1, None, 4),
+            (16, 3, None, 2),
+            (4, 9, Some(1), 1),
         ] {
             let wish = Wish {
                 senders,
                 processors: Some(processors),
+                file_bytes,
                 ..Wish::default()
             };
             let mut near = streams(wish);
             let elsewhere = near.each();
             near.handle_link(Nanos::ZERO, true, 1);
-            assert_eq!(near.each(), each, "{processors} for {senders}");
+            assert_eq!(
+                near.each(),
+                each,
+                "{processors} for {senders}, {file_bytes:?}"
+            );
             near.handle_link(MS / 10, false, 2);
             near.handle_link(Nanos::ZERO, true, 3);
             assert_eq!(near.each(), elsewhere, "one peer is elsewhere");

@@ -123,6 +123,10 @@ impl Point {
         format!("{}, {hints}", self.odd.name())
     }
 
+    pub(super) fn has_windows(self) -> bool {
+        self.odd == Odd::Windows
+    }
+
     /// As `plan` states it, with all speeds declared.
     pub(super) fn least_seconds(self, bytes: u64) -> Result<f64> {
         let text = self.odd.specification(bytes, true);
@@ -159,8 +163,9 @@ pub(super) fn measure(rig: &Rig<'_>, point: Point) -> Result<Sample> {
     })
 }
 
-const COLUMNS: [(&str, &str); 6] = [
+const COLUMNS: [(&str, &str); 7] = [
     ("case", "case"),
+    ("megabytes", "MB"),
     ("speeds", "speeds"),
     ("seconds", "s"),
     ("bound_seconds", "bound s"),
@@ -171,14 +176,12 @@ const COLUMNS: [(&str, &str); 6] = [
 pub(super) fn table(
     bench: &mut Bench,
     samples: &[(super::Point, Sample)],
-    bytes: u64,
+    sizes: super::Sizes,
 ) -> Result<Table> {
-    let title = format!(
-        "Nodes that differ, a file of {} MB, links of 100 Mbit/s",
-        bytes / 1_000_000
-    );
+    let title = "Nodes that differ, one file, links of 100 Mbit/s".to_owned();
     let mut table = Table::new(title, &COLUMNS);
     for (point, sample) in samples {
+        let bytes = point.bytes(sizes);
         let super::Point::Uneven(point) = *point else {
             continue;
         };
@@ -186,6 +189,7 @@ pub(super) fn table(
         let over = sample.seconds / least;
         table.row(vec![
             point.odd.name().into(),
+            number(bytes as f64 / 1e6, 0),
             if point.has_hints {
                 "declared"
             } else {
