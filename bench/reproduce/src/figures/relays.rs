@@ -614,6 +614,7 @@ mod tests {
             equal: 1,
             trunk: 2,
             uneven: 3,
+            windows: 6,
             failures: 4,
         };
         let keys = |mixed| -> std::collections::BTreeSet<String> {
