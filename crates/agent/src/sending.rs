@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 use ropewalk_lane::doing::{Doing, during};
+use ropewalk_lane::interfaces::Interface;
 use ropewalk_lane::{Absent, Extent, Provider, Stopper, TcpInfo, missing};
 use ropewalk_model::Range;
 use ropewalk_proto::control;
@@ -120,6 +121,16 @@ impl Serving {
 
     /// What the kernel says of the streams, `None` where none was TCP; and of the rails that lose packets, where a receiver has several.
     pub fn tcp_status(&self) -> (Option<control::TcpStatus>, Vec<control::RailStatus>) {
+        self.tcp_status_with(|| interfaces::usable(&[]))
+    }
+
+    /// As [`Serving::tcp_status`].
+    ///
+    /// * `usable`: the interfaces of this host. Asked for, where a rail has no name yet, while streams can open and close.
+    fn tcp_status_with(
+        &self,
+        usable: impl FnOnce() -> Vec<Interface>,
+    ) -> (Option<control::TcpStatus>, Vec<control::RailStatus>) {
         let mut tcp = self.tcp.lock();
         let mut over_rails = Vec::new();
         let mut all = tcp.gone;
@@ -141,8 +152,12 @@ impl Serving {
             }
             over_rails.extend(over.map(|over| (over, info)));
         }
-        let rails = tcp.over.lossy(&over_rails, || interfaces::usable(&[]));
+        let lossy = tcp.over.lossy(&over_rails);
         drop(tcp);
+        let rails = lossy.unwrap_or_else(|unnamed| {
+            let here = usable();
+            self.tcp.lock().over.name(unnamed, &here)
+        });
         if all.streams > 0 {
             all.rtt_microseconds = (trips / u64::from(all.streams)) as u32;
         }
@@ -403,6 +418,7 @@ impl Provider for Metered {
 mod tests {
     use std::sync::mpsc::{Receiver, Sender, channel};
 
+    use ropewalk_lane::{Check, Grant, LaneError, Protection, mem};
     use ropewalk_model::RangeSet;
     use ropewalk_store::{Source, StoreError};
 
@@ -449,7 +465,11 @@ mod tests {
             sources: vec![(all, Arc::new(hung))],
             ..Holdings::default()
         };
-        let serving = Arc::new(Serving::new());
+        // Other tests wait for reads of theirs.
+        let serving = Arc::new(Serving {
+            early: Arc::new(Group::alone()),
+            ..Serving::new()
+        });
         let meter = serving.meter(Ok(Arc::new(holdings)), false);
         meter.ahead.as_ref().unwrap().make_slow();
         let units =
@@ -462,10 +482,84 @@ mod tests {
         assert!(meter.is_begun(SPACE_DATA, Range::new(1000, 2000)));
         let (gives, given) = channel();
         std::thread::spawn(move || gives.send(meter.read(SPACE_DATA, 1000, &mut [0; 1000])));
+        let until = Instant::now() + DEADLINE;
+        while !serving.early.is_waited_for() {
+            assert!(Instant::now() < until, "the stream does not wait");
+            std::thread::yield_now();
+        }
         serving.stop();
         let answer = given.recv_timeout(DEADLINE).unwrap();
         assert_eq!(answer.unwrap_err().code, missing::CANCELLED);
         drop(let_go);
+    }
+
+    /// A stream whose receiver does not read is given up, and leaves what was read for it before its turn.
+    #[test]
+    fn a_stopped_receiver_keeps_nothing() {
+        const LEN: u64 = 400_000;
+        let (begun, _begins) = channel();
+        let (let_go, is_let_go) = channel();
+        // Reads return at once.
+        drop(let_go);
+        let files = Hung {
+            begun,
+            is_let_go: Mutex::new(is_let_go),
+        };
+        let all = RangeSet::from(Range::new(0, 3 * LEN));
+        let holdings = Holdings {
+            sources: vec![(all, Arc::new(files))],
+            ..Holdings::default()
+        };
+        let group = Arc::new(Group::alone());
+        let serving = Arc::new(Serving {
+            early: group.clone(),
+            ..Serving::new()
+        });
+        let meter = serving.meter(Ok(Arc::new(holdings)), false);
+        meter.ahead.as_ref().unwrap().make_slow();
+        let plain = || Protection::Plain(Check::Fragment);
+        let (mut receiver, mut sender) = mem::pair(plain(), plain()).unwrap();
+        let grant = |id: u32| Grant {
+            id,
+            space: SPACE_DATA,
+            range: Range::new(u64::from(id) * LEN, (u64::from(id) + 1) * LEN),
+            hash: false,
+            digest: false,
+        };
+        receiver.grant(&[0, 1, 2].map(grant)).unwrap();
+        sender.set_patience(Duration::from_millis(1));
+        let ended = sender.serve(&meter, Duration::from_secs(60));
+        assert!(matches!(ended, Err(LaneError::Silent { .. })), "{ended:?}");
+        // The last one, at least; the one whose turn it is may not have been begun.
+        assert!(group.counts().0 > 0);
+        drop(meter);
+        assert_eq!(group.counts(), (0, 0));
+    }
+
+    /// Streams open and close while the system is asked for the interfaces of the host.
+    #[test]
+    fn interfaces_are_asked_for_without_the_lock() {
+        use super::rails::tests::{info, over};
+        let serving = Serving::new();
+        for (last, repeated) in [(1, 3), (2, 20)] {
+            let rails = &mut serving.tcp.lock().over;
+            rails.open(over(1, last));
+            rails.close(over(1, last), Some(&info(repeated)));
+        }
+        let mut asked = 0;
+        let mut status = || {
+            let (_, lossy) = serving.tcp_status_with(|| {
+                asked += 1;
+                assert!(serving.tcp.try_lock().is_some());
+                Vec::new()
+            });
+            let names = lossy.into_iter().map(|rail| rail.rail);
+            names.collect::<Vec<String>>()
+        };
+        let names = ["240.0.0.2 - 198.51.100.2", "240.0.0.1 - 198.51.100.1"];
+        assert_eq!(status(), names);
+        assert_eq!(status(), names);
+        assert_eq!(asked, 1);
     }
 
     /// Asking first for the place and then piece by piece for the bytes counts each byte once.

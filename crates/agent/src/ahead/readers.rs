@@ -229,7 +229,7 @@ impl Drop for Group {
 pub(super) struct Due {
     /// `None`: it has to read them itself.
     pub bytes: Option<Box<[u8]>>,
-    /// Whether it did not have to wait.
+    /// Whether its read had ended by then: more at the same time would not have it earlier.
     pub is_ready: bool,
 }
 
@@ -248,7 +248,11 @@ impl Early {
             let taken = state.queue.take(self.read);
             let job = state.jobs.get_mut(&self.read);
             match (taken, job) {
-                (Taken::Unread, _) => {
+                (Taken::Queued, _) => {
+                    let (bytes, is_ready) = (None, false);
+                    return Ok(Due { bytes, is_ready });
+                }
+                (Taken::Failed, _) => {
                     let bytes = None;
                     return Ok(Due { bytes, is_ready });
                 }
@@ -275,6 +279,24 @@ impl Drop for Early {
         drop(state);
         // It may close files, of a disk that does not answer.
         drop(job);
+    }
+}
+
+#[cfg(test)]
+impl Group {
+    /// Streams that share nothing with others of the process.
+    pub fn alone() -> Self {
+        Self::of(Arc::default())
+    }
+
+    /// As those of all its readers, where these have no other group.
+    pub fn counts(&self) -> (usize, u64) {
+        self.readers.counts()
+    }
+
+    /// Whether a stream waits for a read, where the readers have no other group.
+    pub fn is_waited_for(&self) -> bool {
+        self.readers.is_waited_for()
     }
 }
 

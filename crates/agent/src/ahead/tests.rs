@@ -301,6 +301,39 @@ fn a_file_system_that_does_not_answer_does_not_hold_up_others() {
     assert_eq!(hangs.reads.lock().len(), share, "nothing else was begun");
 }
 
+/// A unit that no thread has begun at its turn has more begun, earlier; one whose read has failed has not.
+#[test]
+fn units_that_were_not_begun_have_more_begun() {
+    let begun_after = |ahead: &Ahead| {
+        step(ahead, 1..9);
+        assert_is(read(ahead, 1), 1);
+        step(ahead, 2..9);
+        ahead.stream.lock().begun.len()
+    };
+    let readers = Arc::<Readers>::default();
+    let hangs = (100..1000).map(|file| (file, Trouble::Hangs));
+    let files = on_disk(Some(1), hangs);
+    let _let_go = LetGo(files.clone());
+    let group = Arc::new(Group::of(readers));
+    // All threads that a file system gets, two for each stream.
+    let share = READING_MAX / 4;
+    let _waiting: Vec<Ahead> = (0..share as u64 / 2)
+        .map(|number| {
+            let ahead = stream(&group, &files);
+            step(&ahead, 100 + number * 3..103 + number * 3);
+            ahead
+        })
+        .collect();
+    files.await_reads(share);
+    let ahead = stream(&group, &files);
+    step(&ahead, 0..9);
+    assert_eq!(begun_after(&ahead), 3);
+    let ahead = alone(&self::files(&[(1, Trouble::Fails(1))]));
+    step(&ahead, 0..9);
+    settle(&ahead);
+    assert_eq!(begun_after(&ahead), 1);
+}
+
 /// A stream that waits for a read that does not return ends with its transfer.
 #[test]
 fn a_stream_that_waits_ends_with_its_transfer() {

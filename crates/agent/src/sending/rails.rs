@@ -65,6 +65,10 @@ struct Kept {
     name: Option<String>,
 }
 
+/// Rails that lose packets, some of them without a name yet.
+#[derive(Debug)]
+pub(super) struct Unnamed(Vec<(OverRail, RailStatus)>);
+
 /// The rails of one node that sends.
 #[derive(Debug, Default)]
 pub(super) struct Rails {
@@ -119,12 +123,10 @@ impl Rails {
     /// Rails that lose packets, of receivers that have several: those in use first, and of these those with most repeated segments.
     ///
     /// * `open`: what the kernel says of the open streams.
-    /// * `interfaces`: those of this host; asked for where a rail has no name yet.
-    pub fn lossy(
-        &mut self,
-        open: &[(OverRail, TcpInfo)],
-        interfaces: impl FnOnce() -> Vec<Interface>,
-    ) -> Vec<RailStatus> {
+    ///
+    /// # Errors
+    /// The same where rails are without a name yet, for [`Rails::name`].
+    pub fn lossy(&mut self, open: &[(OverRail, TcpInfo)]) -> Result<Vec<RailStatus>, Unnamed> {
         let mut now: BTreeMap<OverRail, Counted> = BTreeMap::new();
         for (over, info) in open {
             now.entry(*over).or_default().count(info);
@@ -155,28 +157,48 @@ impl Rails {
         });
         lossy.truncate(REPORTED_MAX);
         let is_unnamed = lossy.iter().any(|(_, rail, _)| rail.name.is_none());
-        let here = if is_unnamed { interfaces() } else { Vec::new() };
-        let status = |(over, rail, counted): (&OverRail, &mut Kept, Counted)| RailStatus {
-            receiver: over.receiver,
-            rail: rail
-                .name
-                .get_or_insert_with(|| rails::name(&here, over.local, over.remote))
-                .clone(),
-            segments: counted.segments,
-            repeated: counted.repeated,
-            rtt_microseconds: counted.trip(),
-            rtt_microseconds_min: counted.least,
-            number: rail.number,
+        let status = |(over, rail, counted): (&OverRail, &mut Kept, Counted)| {
+            let status = RailStatus {
+                receiver: over.receiver,
+                rail: rail.name.clone().unwrap_or_default(),
+                segments: counted.segments,
+                repeated: counted.repeated,
+                rtt_microseconds: counted.trip(),
+                rtt_microseconds_min: counted.least,
+                number: rail.number,
+            };
+            (*over, status)
         };
-        lossy.into_iter().map(status).collect()
+        let lossy = lossy.into_iter().map(status);
+        match is_unnamed {
+            true => Err(Unnamed(lossy.collect())),
+            false => Ok(lossy.map(|(_, status)| status).collect()),
+        }
+    }
+
+    /// Names rails, and keeps the names of those that were not forgotten meanwhile.
+    ///
+    /// * `here`: the interfaces of this host.
+    pub fn name(&mut self, unnamed: Unnamed, here: &[Interface]) -> Vec<RailStatus> {
+        let named = |(over, mut status): (OverRail, RailStatus)| {
+            if status.rail.is_empty() {
+                status.rail = rails::name(here, over.local, over.remote);
+                let kept = self.kept.get_mut(&over);
+                if let Some(kept) = kept.filter(|kept| kept.number == status.number) {
+                    kept.name = Some(status.rail.clone());
+                }
+            }
+            status
+        };
+        unnamed.0.into_iter().map(named).collect()
     }
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
-    fn over(receiver: u32, last: u8) -> OverRail {
+    pub(in crate::sending) fn over(receiver: u32, last: u8) -> OverRail {
         OverRail {
             receiver,
             local: IpAddr::from([240, 0, 0, last]),
@@ -184,7 +206,7 @@ mod tests {
         }
     }
 
-    fn info(repeated: u32) -> TcpInfo {
+    pub(in crate::sending) fn info(repeated: u32) -> TcpInfo {
         TcpInfo {
             bytes_acknowledged: 0,
             bytes_received: 0,
@@ -214,12 +236,18 @@ mod tests {
         (rails, streams)
     }
 
+    /// What is reported, on a host without interfaces.
+    fn lossy(rails: &mut Rails, open: &[(OverRail, TcpInfo)]) -> Vec<RailStatus> {
+        let lossy = rails.lossy(open);
+        lossy.unwrap_or_else(|unnamed| rails.name(unnamed, &[]))
+    }
+
     /// Rails that lose packets are named where a receiver has several of them, the worst first, and only these.
     #[test]
     fn rails_with_losses_are_named() {
         let found = |all: &[(u32, u8, u32)]| {
             let (mut rails, open) = opened(all);
-            rails.lossy(&open, Vec::new)
+            lossy(&mut rails, &open)
         };
         let named = found(&[(1, 1, 3), (1, 2, 20), (1, 3, 0), (2, 1, 100)]);
         let names: Vec<&str> = named.iter().map(|rail| rail.rail.as_str()).collect();
@@ -241,7 +269,7 @@ mod tests {
         let (mut rails, mut open) = opened(&[(1, 1, 3), (1, 2, 20)]);
         let (gone, info) = open.remove(1);
         rails.close(gone, Some(&info));
-        let found = rails.lossy(&open, Vec::new);
+        let found = lossy(&mut rails, &open);
         let closed = found.iter().find(|rail| rail.repeated == 20).unwrap();
         assert_eq!(
             (closed.rtt_microseconds, closed.rtt_microseconds_min),
@@ -262,7 +290,7 @@ mod tests {
         assert!(rails.kept.contains_key(&over(1, 199)));
         assert!(!rails.kept.contains_key(&over(1, 0)));
         // Those that are in use are reported before any that is closed.
-        let found = rails.lossy(&open, Vec::new);
+        let found = lossy(&mut rails, &open);
         let receivers: Vec<u32> = found.iter().map(|rail| rail.receiver).collect();
         assert_eq!(receivers[..3], [7, 7, 1]);
         // One that was forgotten begins again, under another number.
@@ -277,12 +305,13 @@ mod tests {
         let (mut rails, mut open) = opened(&[(1, 1, 3), (1, 2, 20)]);
         let mut reads = 0;
         let mut report = |rails: &mut Rails, open: &[(OverRail, TcpInfo)]| {
-            rails.lossy(open, || {
+            rails.lossy(open).unwrap_or_else(|unnamed| {
                 reads += 1;
-                vec![Interface {
+                let here = Interface {
                     name: "eth7".into(),
                     networks: vec![(IpAddr::from([240, 0, 0, 2]), 24)],
-                }]
+                };
+                rails.name(unnamed, &[here])
             })
         };
         let first = report(&mut rails, &open);

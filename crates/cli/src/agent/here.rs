@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
 use ropewalk_master::{AgentHere, NotStarted};
+use tokio::runtime::Runtime;
 
 use super::roots::read_roots;
 use super::{bind_one, read_input, ready_line, tell};
@@ -39,7 +40,27 @@ fn serve(input: OwnedFd, output: OwnedFd) -> Result<()> {
     tell(&mut output, &ready_line(&agent))?;
     // Signals are the command's.
     let shutdown = std::future::pending();
+    let runtime = Background(Some(runtime));
     let served = runtime.block_on(agent.serve_pipe((input, output.into()), None, shutdown));
-    runtime.shutdown_background();
     served.context("the agent stopped")
+}
+
+/// A runtime whose end waits for nothing, also where a thread panics: a disk that does not answer may hold what it has begun.
+struct Background(Option<Runtime>);
+
+impl Background {
+    fn block_on<T>(&self, work: impl Future<Output = T>) -> T {
+        let Some(runtime) = &self.0 else {
+            unreachable!("it is there until this is dropped");
+        };
+        runtime.block_on(work)
+    }
+}
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_background();
+        }
+    }
 }

@@ -38,7 +38,7 @@ const OWN: &str = "ropewalk: ";
 
 /// Runs `mpirun` and removes its folder, also when the process that started it is killed meanwhile: its input ends then, and
 /// so do the ranks. An `mpirun` that is there after [`END_TIMEOUT`] is killed with all that it has started in this group, and so is
-/// this shell. It reports the end of `mpirun` to a pipe that no process reads, and has to outlive SIGPIPE.
+/// this shell; the folder goes after them, as they could make it again, which takes a process outside the group (`setsid`). It reports the end of `mpirun` to a pipe that no process reads, and has to outlive SIGPIPE.
 ///
 /// Arguments: the folder, the seconds of the timeout, the command.
 const SCRIPT: &str = r#"d=$1 t=$2; shift 2; exec 3<&0 </dev/null
@@ -46,6 +46,7 @@ const SCRIPT: &str = r#"d=$1 t=$2; shift 2; exec 3<&0 </dev/null
 {
   read -r _
   n=0; while [ $n -lt $t ]; do kill -0 $m || exit; sleep 1; n=$((n+1)); done
+  command -v setsid && exec setsid /bin/sh -c 'kill -s KILL -- "-$1"; sleep 1; rm -rf "$2"' sh $$ "$d"
   rm -rf "$d"; kill -KILL 0
 } <&3 3<&- >/dev/null 2>&1 & w=$!
 exec 3<&-; trap '' PIPE; wait $m; s=$?; kill $w; rm -rf "$d"; exit $s"#;
@@ -251,4 +252,59 @@ fn last_of(output: &mut std::io::PipeReader, refused: impl Fn(String)) -> String
     let lines = text.lines().map(str::trim);
     let lines = lines.filter(|line| line.chars().any(char::is_alphanumeric));
     lines.collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+    use std::time::Instant;
+
+    use super::*;
+
+    const DEADLINE: Duration = Duration::from_secs(60);
+
+    fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+        let until = Instant::now() + DEADLINE;
+        while !is_so() {
+            assert!(Instant::now() < until, "waited for {what}");
+            std::thread::yield_now();
+        }
+    }
+
+    /// Where the process that started it is gone, an `mpirun` that does not end is killed before its folder is removed: it could make that
+    /// again.
+    #[test]
+    fn the_folder_is_removed_after_its_processes() {
+        let place = tempfile::tempdir().unwrap();
+        let at = |name: &str| place.path().join(name);
+        for folder in ["programs", "files"] {
+            std::fs::create_dir(at(folder)).unwrap();
+        }
+        let remove = "#!/bin/sh\n[ -e /proc/$(cat running)/exe ] && : >too_early\nPATH=/bin:/usr/bin exec rm \"$@\"\n";
+        let stand_in = at("programs/rm");
+        std::fs::write(&stand_in, remove).unwrap();
+        std::fs::set_permissions(&stand_in, PermissionsExt::from_mode(0o755)).unwrap();
+        let (input, alive) = std::io::pipe().unwrap();
+        let mut command = Command::new("/bin/sh");
+        let runs_on =
+            "trap '' TERM; echo $$ >started; mv started running; while :; do sleep 1; done";
+        command
+            .args(["-c", SCRIPT, "sh"])
+            .arg(at("files"))
+            .args(["0", "/bin/sh", "-c", runs_on])
+            .current_dir(place.path())
+            .env(
+                "PATH",
+                format!("{}:/usr/bin:/bin", at("programs").display()),
+            )
+            .stdin(input)
+            .process_group(0);
+        let mut shell = command.spawn().unwrap();
+        drop(command);
+        wait_until("mpirun", || at("running").exists());
+        drop(alive);
+        wait_until("the end of its folder", || !at("files").exists());
+        assert!(!at("too_early").exists());
+        shell.wait().unwrap();
+    }
 }

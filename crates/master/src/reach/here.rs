@@ -1,5 +1,6 @@
 //! An agent within this process, at the other end of two pipes, as a child's would be.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use ropewalk_pipe::Pipe;
@@ -35,6 +36,14 @@ impl Running {
     }
 }
 
+/// Trying again may do the same, and would hide it.
+fn panicked() -> NotStarted {
+    NotStarted {
+        text: "an agent in this process failed; this is a bug, standard error says where".into(),
+        is_final: true,
+    }
+}
+
 /// Starts an agent and opens its control stream.
 ///
 /// * `lines`: say what it may touch.
@@ -53,8 +62,9 @@ pub(super) async fn start(options: &Options, lines: &[String]) -> Result<Reached
     let ((agent_input, agent_output), (input, output)) = pipes().map_err(no_pipe)?;
     let (end, mut ended) = oneshot::channel();
     let serve = move || {
+        let ended = catch_unwind(AssertUnwindSafe(|| run(agent_input, agent_output)));
         // Nothing waits for it where the agent was given up.
-        let _ = end.send(run(agent_input, agent_output));
+        let _ = end.send(ended.unwrap_or_else(|_| Err(panicked())));
     };
     let thread = std::thread::Builder::new().name("agent".into());
     thread.spawn(serve).map_err(|error| {

@@ -52,8 +52,10 @@ pub enum Disk {
 /// What a stream gets at the turn of its unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Taken {
-    /// It was not read, or that failed: the stream reads it.
-    Unread,
+    /// It was not begun: the stream reads it.
+    Queued,
+    /// It could not be read: the stream tries again.
+    Failed,
     /// It is being read: ask again when that ends.
     Reading,
     /// Its bytes.
@@ -230,9 +232,13 @@ impl ReadQueue {
         match self.units.get(&read).map(|unit| unit.state) {
             Some(State::Held) => Taken::Held,
             Some(State::Reading) => Taken::Reading,
-            Some(State::Queued | State::Failed) => {
+            Some(State::Queued) => {
                 self.remove(read);
-                Taken::Unread
+                Taken::Queued
+            }
+            Some(State::Failed) => {
+                self.remove(read);
+                Taken::Failed
             }
             Some(State::Forsaken) | None => Taken::Ended,
         }

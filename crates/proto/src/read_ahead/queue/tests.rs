@@ -30,9 +30,9 @@ fn units_are_read_in_order() {
     assert_eq!(begun, [Some(reads[0]), Some(reads[1]), Some(reads[2])]);
     assert!(queue.end(reads[0], true) && queue.end(reads[1], false));
     assert_eq!(queue.take(reads[0]), Taken::Held);
-    assert_eq!(queue.take(reads[1]), Taken::Unread);
+    assert_eq!(queue.take(reads[1]), Taken::Failed);
     assert_eq!(queue.take(reads[2]), Taken::Reading);
-    assert_eq!(queue.take(reads[3]), Taken::Unread);
+    assert_eq!(queue.take(reads[3]), Taken::Queued);
     assert_eq!(queue.begin(), None, "its stream reads it");
     assert_eq!(queue.bytes(), 2 * LEN);
     assert!(queue.end(reads[2], true));
@@ -219,13 +219,14 @@ proptest! {
                 }
                 (9, Some(read)) => {
                     let taken = match model.units[&read].3 {
-                        State::Queued | State::Failed => Taken::Unread,
+                        State::Queued => Taken::Queued,
+                        State::Failed => Taken::Failed,
                         State::Reading => Taken::Reading,
                         State::Forsaken => Taken::Ended,
                         State::Held => Taken::Held,
                     };
                     prop_assert_eq!(queue.take(read), taken);
-                    if taken == Taken::Unread {
+                    if matches!(taken, Taken::Queued | Taken::Failed) {
                         model.units.remove(&read);
                     }
                 }
