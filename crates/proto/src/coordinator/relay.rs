@@ -46,11 +46,22 @@ impl Coordinator {
             && !options.fixed
             && !options.dry_run
             && self.setup.links.iter().all(|link| link.trunk.is_some())
-            && self.receivers().take(RECEIVERS_MAX + 1).count() <= RECEIVERS_MAX
+            && self
+                .receivers()
+                .filter(|node| !self.is_gone(*node))
+                .take(RECEIVERS_MAX + 1)
+                .count()
+                <= RECEIVERS_MAX
     }
 
-    /// Whether a receiver has all that it writes by itself, can read it again, and has an uplink that no other node of the transfer
-    /// sends over: nodes on one host have one.
+    /// It does not take part any more: nothing is sent over its uplink.
+    fn is_gone(&self, node: u32) -> bool {
+        let state = &self.nodes[node as usize];
+        !state.alive() || state.life().is_closing()
+    }
+
+    /// Whether a receiver has all that it writes by itself, can read it again, and has an uplink that no other node that takes part
+    /// sends over: nodes on one host have one. A host that died may return as another node.
     fn may_hand_on(&self, node: u32) -> bool {
         let state = &self.nodes[node as usize];
         let address = |node: &super::Node| {
@@ -64,7 +75,7 @@ impl Coordinator {
         let is_alone = || {
             let others = (0u32..)
                 .zip(&self.nodes)
-                .filter(|(other, _)| *other != node);
+                .filter(|(other, _)| *other != node && !self.is_gone(*other));
             others
                 .map(|(_, other)| other)
                 .all(|other| address(other).as_ref() != Some(&own))
@@ -131,7 +142,9 @@ impl Coordinator {
     /// A receiver that joined hands on what it has where others do: those that still lack some of it are notified, the first of many, as
     /// each has lanes to it.
     pub(super) fn join_relays(&mut self, node: u32) {
-        let is_enough = self.relays.is_empty() || self.relays.len() >= SOURCES_MAX;
+        // Lanes to those that are gone have ended.
+        let staying = self.relays.iter().filter(|relay| self.stays(**relay));
+        let is_enough = self.relays.is_empty() || staying.count() >= SOURCES_MAX;
         let wants = &self.nodes[node as usize].wants;
         if is_enough || wants.is_empty() || self.relay_up(node, 1).is_none() {
             return;
@@ -166,6 +179,12 @@ impl Coordinator {
             .collect()
     }
 
+    /// A receiver that hands on may be fetched from.
+    fn stays(&self, relay: u32) -> bool {
+        let state = &self.nodes[relay as usize];
+        state.is_able() && !state.life().is_leaving()
+    }
+
     /// Receivers that hand on, which one that joined may fetch from: of too many those with the largest uplinks.
     fn sources_of(&self, node: u32) -> Vec<Source> {
         let down = self.balancer.whole_room(self.view()).down;
@@ -173,9 +192,8 @@ impl Coordinator {
         let relays = self.relays.iter().copied().filter(|relay| *relay != node);
         let sources = relays.filter_map(|relay| {
             let state = &self.nodes[relay as usize];
-            let stays = state.is_able() && !state.life().is_leaving();
             let common = state.wants.union(&state.kept).intersection(wants);
-            (stays && !common.is_empty()).then(|| Source {
+            (self.stays(relay) && !common.is_empty()).then(|| Source {
                 node: relay,
                 up: self.uplink(relay, down[relay as usize] as u64),
                 wants: common,

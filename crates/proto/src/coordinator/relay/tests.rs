@@ -35,12 +35,23 @@ fn handing_what(receivers: &[(Option<u64>, Rows<'_>)]) -> Coordinator {
 
 /// A receiver of these bytes joins, which may hand on or not: its number, its plan, and what was sent.
 fn join(c: &mut Coordinator, wants: Rows<'_>, hands_on: bool) -> (u32, Plan, Vec<Action>) {
+    let address = format!("10.0.0.{}:7420", c.nodes.len());
+    join_at(c, &address, wants, hands_on)
+}
+
+/// The same at this address.
+fn join_at(
+    c: &mut Coordinator,
+    address: &str,
+    wants: Rows<'_>,
+    hands_on: bool,
+) -> (u32, Plan, Vec<Action>) {
     let receiver = node(&format!("x{}", c.nodes.len()), &[], wants, None);
     let new = c.handle_join(receiver.clone(), Instant(20)).unwrap();
     let mut message = opened(&receiver, 7);
     if let Some(from_agent::Body::Opened(opened)) = &mut message.body {
         opened.hands_on = hands_on;
-        opened.addresses = vec![format!("10.0.0.{new}:7420")];
+        opened.addresses = vec![address.to_owned()];
     }
     c.handle_message(new, message, Instant(21));
     let actions = settle(c);
@@ -139,6 +150,60 @@ fn very_many_do_not_fetch_from_one_that_joins() {
     assert!(plan.hands_on);
     let fetch = (0..first).filter(|node| told(&actions, *node) == [first]);
     assert_eq!(fetch.count(), SOURCES_MAX);
+}
+
+/// A host that died or left may return, as another node, and hands on again: it shares its uplink with nodes only that take part.
+#[test]
+fn one_that_returns_hands_on() {
+    let all = [(0, 64 * MIB)];
+    let mut c = handing(&[None; 2], &all);
+    let join = |c: &mut Coordinator| join_at(c, "10.0.0.9:7420", &all, true);
+    let (first, plan, _) = join(&mut c);
+    assert!(plan.hands_on);
+    let (_, plan, _) = join(&mut c);
+    assert!(!plan.hands_on, "two nodes on one host");
+    c.handle_lost(first, "gone", Instant(30));
+    c.handle_lost(first + 1, "gone", Instant(30));
+    settle(&mut c);
+    let (last, plan, actions) = join(&mut c);
+    assert!(plan.hands_on);
+    assert_eq!(told(&actions, 1), [last]);
+    c.handle_message(last, done_after(1, 64 * MIB, &[]), Instant(31));
+    settle(&mut c);
+    let name = c.name(last).to_owned();
+    c.handle_leave(&name, Instant(32)).unwrap();
+    settle(&mut c);
+    assert!(join(&mut c).1.hands_on);
+}
+
+/// Those that are gone leave their places among those that hand on to others.
+#[test]
+fn those_that_are_gone_leave_their_places() {
+    let all = [(0, 64 * MIB)];
+    let mut c = handing(&[None; SOURCES_MAX], &all);
+    assert!(!join(&mut c, &all, true).1.hands_on);
+    c.handle_lost(1, "gone", Instant(30));
+    settle(&mut c);
+    let (_, plan, actions) = join(&mut c, &all, true);
+    assert!(plan.hands_on);
+    let relays = plan.peers.iter().filter(|peer| peer.relays);
+    assert_eq!(relays.count(), SOURCES_MAX - 1, "it fetches from the rest");
+    assert!(told(&actions, 1).is_empty());
+    assert!(!join(&mut c, &all, true).1.hands_on, "the place is taken");
+}
+
+/// Of more than a plan is made for, those that are gone do not count.
+#[test]
+fn those_that_are_gone_are_none_of_too_many() {
+    let all = [(0, 64 * MIB)];
+    let mut c = handing(&[None; RECEIVERS_MAX], &all);
+    c.relays = BTreeSet::from([1, 2]);
+    assert!(!join(&mut c, &all, true).1.hands_on);
+    for node in 3..9 {
+        c.handle_lost(node, "gone", Instant(30));
+    }
+    settle(&mut c);
+    assert!(join(&mut c, &all, true).1.hands_on);
 }
 
 /// What receivers had from an earlier transfer they hand on, too; what lies elsewhere, in a file that stays, they do not.
