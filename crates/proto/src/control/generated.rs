@@ -623,8 +623,9 @@ pub struct Peer {
     /// of a receiver: all that it wants is between these offsets of the data space
     #[prost(uint64, tag = "7")]
     pub wants_start: u64,
-    #[prost(uint64, tag = "8")]
-    pub wants_end: u64,
+    /// as wants_start: nothing; absent: not known
+    #[prost(uint64, optional, tag = "8")]
+    pub wants_end: ::core::option::Option<u64>,
 }
 /// One manifest and the stretch of data space that holds its files.
 #[derive(Clone, PartialEq, ::prost::Message)]

@@ -447,7 +447,9 @@ impl Coordinator {
         let state = &self.nodes[node as usize];
         let opened = state.opened.as_deref();
         let hands_on = self.relays.contains(&node);
-        let wants = |edge: Option<Range>| edge.filter(|_| hands_on).unwrap_or_default();
+        // Empty where it has had all.
+        let first = state.wants.first().unwrap_or_default();
+        let last = state.wants.last().unwrap_or_default();
         let mut peer = control::Peer {
             node,
             name: self.name(node).into(),
@@ -455,8 +457,8 @@ impl Coordinator {
             addresses: opened.map(|o| o.addresses.clone()).unwrap_or_default(),
             interfaces: opened.map(|o| o.interfaces.clone()).unwrap_or_default(),
             relays: hands_on,
-            wants_start: wants(state.wants.iter().next()).start,
-            wants_end: wants(state.wants.last()).end,
+            wants_start: if hands_on { first.start } else { 0 },
+            wants_end: hands_on.then_some(last.end),
         };
         let is_restricted =
             !self.setup.rails.only().is_empty() || !state.setup.interfaces.is_empty();

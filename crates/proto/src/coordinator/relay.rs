@@ -21,6 +21,10 @@ use deal::{SOURCES_MAX, Source, are_alike, deal};
 /// With more receivers than that no relays are planned: plans of mixed wants take seconds beyond it.
 const RECEIVERS_MAX: usize = 256;
 
+/// Pieces of what all receivers that hand on want, in equal parts, which a receiver that joins is dealt. Each piece may cut its runs
+/// twice, so that its plan grows by some MB at most.
+const PIECES_MAX: usize = 1 << 16;
+
 impl Coordinator {
     /// What a receiver can hand on with, bytes per second; `None` where it hands nothing on.
     ///
@@ -203,6 +207,21 @@ impl Coordinator {
         sources.sort_by_key(|source| (Reverse(source.up), source.node));
         sources.truncate(SOURCES_MAX);
         sources.sort_by_key(|source| source.node);
+        let pieces_max = PIECES_MAX / sources.len().max(1);
+        for source in &mut sources {
+            keep_longest(&mut source.wants, pieces_max);
+        }
         sources
     }
+}
+
+/// Keeps so many pieces, those with most bytes.
+fn keep_longest(ranges: &mut RangeSet, pieces_max: usize) {
+    if ranges.as_slice().len() <= pieces_max {
+        return;
+    }
+    let mut longest = ranges.as_slice().to_vec();
+    longest.sort_by_key(|range| Reverse(range.len()));
+    longest.truncate(pieces_max);
+    *ranges = RangeSet::from_ranges(longest);
 }

@@ -61,11 +61,17 @@ impl Ledger {
         }
     }
 
-    /// All that a fellow receiver wants is in a range; anything, where that is not said.
+    /// All that a fellow receiver wants is in a range, which is empty where it wants nothing; anything, where that is not said.
     pub fn set_wants(&mut self, lane: LaneId, range: Range) {
         if let Some(fellow) = self.lanes.get_mut(lane).and_then(|l| l.fellow.as_mut()) {
             fellow.wants = range;
         }
+    }
+
+    /// As [`Ledger::set_wants`].
+    #[cfg(test)]
+    pub fn wants(&self, lane: LaneId) -> Option<Range> {
+        self.fellow(lane).map(|fellow| fellow.wants)
     }
 
     /// Whether the peer of a lane is a fellow receiver.

@@ -231,6 +231,54 @@ fn what_a_receiver_had_before_is_handed_on() {
     }
 }
 
+/// What a receiver wants that hands on is sent with it, also where it had all from an earlier transfer.
+#[test]
+fn one_that_wants_nothing_is_known() {
+    let mut c = handing(&[None; 2], &[(MIB, 63 * MIB)]);
+    let wants = |c: &Coordinator, node| {
+        let peer = c.peer(node);
+        (peer.wants_start, peer.wants_end)
+    };
+    assert_eq!(wants(&c, 1), (MIB, Some(64 * MIB)));
+    had(&mut c, 1, 64 * MIB, true);
+    assert_eq!(wants(&c, 1), (0, Some(0)));
+    assert_eq!(wants(&c, 2), (MIB, Some(64 * MIB)));
+    // A sender hands nothing on.
+    assert_eq!(wants(&c, 0), (0, None));
+}
+
+/// However many pieces receivers lack, few of them are dealt: each may cut the work of one that joins.
+#[test]
+fn few_pieces_are_dealt() {
+    let all = [(0, 64 * MIB)];
+    let mut c = handing(&[None; 2], &all);
+    let length = 64 * MIB / (2 * PIECES_MAX as u64);
+    let present =
+        (0..PIECES_MAX as u64).map(|at| Range::new(2 * at * length, (2 * at + 1) * length));
+    // One piece is longer.
+    let present = RangeSet::from_ranges(present.filter(|range| range.start != 8 * length));
+    for node in 1..=2 {
+        let present = Present {
+            ranges: stretches(&present),
+            last: true,
+            ..Present::default()
+        };
+        c.handle_message(node, from(from_agent::Body::Present(present)), Instant(11));
+        settle(&mut c);
+    }
+    let (new, _, _) = join(&mut c, &all, true);
+    let sources = c.sources_of(new);
+    assert_eq!(sources.len(), 2);
+    for source in sources {
+        assert_eq!(source.wants.as_slice().len(), PIECES_MAX / 2);
+        assert!(
+            source
+                .wants
+                .contains_range(Range::new(7 * length, 10 * length))
+        );
+    }
+}
+
 /// Of those that joined, the ones that are done have a part in what a further one wants.
 #[test]
 fn one_that_joined_and_is_done_is_fetched_from() {

@@ -151,9 +151,10 @@ impl Receiving {
     /// A peer of the plan is a fellow receiver.
     pub(super) fn enter_relay(&mut self, peer: &Peer, lane: LaneId) {
         self.ledger.set_relay(lane, peer.node, self.now);
-        if peer.wants_end > peer.wants_start {
-            let wants = Range::new(peer.wants_start, peer.wants_end);
-            self.ledger.set_wants(lane, wants);
+        let ends_at = peer.wants_end.filter(|end| *end >= peer.wants_start);
+        if let Some(end) = ends_at {
+            self.ledger
+                .set_wants(lane, Range::new(peer.wants_start, end));
         }
         self.relays.all.entry(peer.node).or_default();
     }

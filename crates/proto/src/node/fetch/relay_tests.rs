@@ -124,6 +124,31 @@ fn units_are_announced_and_vouched_for() {
     assert_eq!(taken[..2], [chunk(5), chunk(6)]);
 }
 
+/// A fellow receiver that wants nothing is not one of which it is not known what it wants.
+#[test]
+fn one_may_want_nothing() {
+    let anything = Range::new(0, u64::MAX);
+    let cases = [
+        ((0, None), anything),
+        ((0, Some(0)), Range::new(0, 0)),
+        ((0, Some(9)), Range::new(0, 9)),
+        ((4, Some(9)), Range::new(4, 9)),
+        ((9, Some(4)), anything),
+    ];
+    for ((wants_start, wants_end), wants) in cases {
+        let mut receiving = receiving(0..9, 0..0);
+        receiving.add_peer(&Peer {
+            node: RELAY + 1,
+            relays: true,
+            wants_start,
+            wants_end,
+            ..Peer::default()
+        });
+        let lane = receiving.lane_of[&(RELAY + 1)];
+        assert_eq!(receiving.ledger.wants(lane), Some(wants));
+    }
+}
+
 /// One that sends other bytes than the holder has is named and left out; nothing of it counts.
 #[test]
 fn wrong_bytes_are_not_taken() {
