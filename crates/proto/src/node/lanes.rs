@@ -289,6 +289,11 @@ impl Node {
         if self.is_left(id.lane, now) {
             return self.leave(id);
         }
+        // Nothing is missed that a fellow receiver announces, and one that leaves at the end is not lost.
+        let is_idle = self.fetch.is_finished() && self.fetch.is_relayed(id.lane);
+        if is_idle && self.phase(id) == Phase::OpeningLater {
+            return Step::Wait(None);
+        }
         self.enter_phase(id, Phase::Opening);
         Step::Open
     }

@@ -23,7 +23,7 @@ use crate::ledger::{LaneId, ReadyRun, whole_units};
 const AHEAD_BYTES: u64 = 8 << 20;
 
 /// ... in at least so many units, which is more than a lane has in transit ...
-const AHEAD_UNITS_MIN: usize = 32;
+pub(super) const AHEAD_UNITS_MIN: usize = 32;
 
 /// ... and at most so many: hundreds of lanes take little memory.
 const AHEAD_UNITS_MAX: usize = 128;
@@ -159,10 +159,11 @@ impl Receiving {
         self.relays.all.entry(peer.node).or_default();
     }
 
-    /// Whether a lane leads to a fellow receiver that may say any time what more it has.
+    /// Whether a lane leads to a fellow receiver that may say any time what more it has. It says that to a node that has all, too, which
+    /// may be given more work: what was not read would fill the connection within hours, and block the fellow receiver's thread.
     #[must_use]
     pub fn listens(&self, lane: LaneId) -> bool {
-        self.ledger.is_relay(lane) && self.ledger.is_alive(lane) && !self.finished
+        self.ledger.is_relay(lane) && self.ledger.is_alive(lane)
     }
 
     /// Whether what is received over a lane is to be compared with what an original holder said before it is written.
@@ -171,7 +172,7 @@ impl Receiving {
         self.ledger.is_relay(lane)
     }
 
-    /// A fellow receiver said that it has more.
+    /// A fellow receiver said that it has more. Each stream to it says the same: nothing is looked for where it is not new.
     pub fn handle_announced(
         &mut self,
         lane: LaneId,
@@ -188,6 +189,9 @@ impl Receiving {
             return;
         };
         let news = self.ledger.announced(lane, ranges, now);
+        if news.is_empty() {
+            return;
+        }
         let (announced, units) = (self.ledger.has(lane), &self.relays.units);
         // Units that are whole now begin in what is new, or end there.
         let around = |range: Range| {

@@ -2,6 +2,7 @@
 
 use ropewalk_model::{CHUNK_LEN, Instant, Nanos, Range, RangeSet};
 
+use super::relay::AHEAD_UNITS_MIN;
 use super::*;
 use crate::control::{Plan, Revision, Run};
 use crate::node::tests::unit_at;
@@ -122,6 +123,30 @@ fn units_are_announced_and_vouched_for() {
     receiving.handle_announced(TO_RELAY, &[rest], START, &unit_at);
     let taken = take(&mut receiving, TO_RELAY, START + SECOND);
     assert_eq!(taken[..2], [chunk(5), chunk(6)]);
+}
+
+/// Each stream to a fellow receiver says the same: what is not new is no reason to look for units.
+#[test]
+fn what_is_said_again_is_not_looked_at() {
+    let mut receiving = receiving(0..1, 1..200);
+    let said = [Range::new(0, chunk(200).start)];
+    receiving.handle_announced(TO_RELAY, &said, START, &unit_at);
+    answer(&mut receiving, START);
+    let mut delivered = 0;
+    while delivered < AHEAD_UNITS_MIN / 2 {
+        let taken = take(&mut receiving, TO_RELAY, START);
+        assert_ne!(taken, []);
+        for unit in taken {
+            receiving.handle_unit(TO_RELAY, unit, Some(hash(unit)), START);
+            delivered += 1;
+        }
+    }
+    assert_eq!(answer(&mut receiving, START), []);
+    // More are asked for when the lane takes some.
+    receiving.handle_announced(TO_RELAY, &said, START, &unit_at);
+    assert_eq!(answer(&mut receiving, START), []);
+    take(&mut receiving, TO_RELAY, START);
+    assert_ne!(answer(&mut receiving, START), []);
 }
 
 /// A fellow receiver that wants nothing is not one of which it is not known what it wants.

@@ -298,7 +298,7 @@ impl Receiving {
         let is_relayed = self.ledger.is_all_relayed();
         for lane in self.spares.called.numbers() {
             let is_needed = self.ledger.ready_bytes(lane) > 0
-                || self.listens(lane)
+                || (self.listens(lane) && !self.finished)
                 || (is_relayed && self.ledger.stands_by(lane));
             if self.spares.called[lane].is_none() && is_needed {
                 self.call(lane);

@@ -789,10 +789,8 @@ fn windows_know_the_number_of_streams() {
     assert!(windows[0] < windows[1], "{windows:?}");
 }
 
-/// A peer whose announcements never end is left out, however often its stream is asked; as many as waited for minutes are not too many.
-#[test]
-fn floods_of_announcements_end() {
-    let mut bench = Bench::new(4, 1);
+/// A fellow receiver that is to hand these runs on: a lane to it, with an open stream.
+fn to_relay(bench: &mut Bench, runs: Vec<Run>) -> StreamId {
     let holder = Peer {
         node: 2,
         name: "b".into(),
@@ -801,22 +799,31 @@ fn floods_of_announcements_end() {
     };
     let revision = Revision {
         peers: vec![holder],
-        runs: vec![Run {
-            relay: Some(2),
-            ..run(10, 4, 1)
-        }],
+        runs,
         ..Revision::default()
     };
     bench.node.handle_revision(&revision, START);
     bench.drain();
-    let to_relay = |id: &StreamId| bench.node.peer(id.lane).node == 2;
+    let leads_there = |id: &StreamId| bench.node.peer(id.lane).node == 2;
     let id = *bench
         .started
         .iter()
-        .find(|id| to_relay(id))
+        .find(|id| leads_there(id))
         .expect("a lane to it");
     let id = bench.found(id, DIRECT);
     bench.open(id);
+    id
+}
+
+/// A peer whose announcements never end is left out, however often its stream is asked; as many as waited for minutes are not too many.
+#[test]
+fn floods_of_announcements_end() {
+    let mut bench = Bench::new(4, 1);
+    let relayed = Run {
+        relay: Some(2),
+        ..run(10, 4, 1)
+    };
+    let id = to_relay(&mut bench, vec![relayed]);
     let announce = |bench: &mut Bench, times: u64| {
         for at in 0..times {
             let some = Range::new(at, at + 1);
@@ -829,4 +836,44 @@ fn floods_of_announcements_end() {
     };
     assert!(announce(&mut bench, 600));
     assert!(!announce(&mut bench, 2_000));
+}
+
+/// A receiver that has all goes on reading what fellow receivers announce, so that they can send it: it may be given more work. A
+/// connection to one of them that breaks then is opened again with that work only.
+#[test]
+fn one_that_has_all_reads_announcements() {
+    let mut bench = Bench::new(4, 1);
+    let id = to_relay(&mut bench, Vec::new());
+    bench.found(FIRST, DIRECT);
+    bench.open(FIRST);
+    while bench.receive(FIRST) {}
+    assert!(bench.node.fetch().is_finished());
+    assert!(matches!(bench.step(id), Step::Receive(_)));
+    assert!(
+        matches!(bench.step(FIRST), Step::Wait(_)),
+        "a sender says nothing by itself"
+    );
+    let more = Range::new(20 * CHUNK_LEN, 24 * CHUNK_LEN);
+    bench
+        .node
+        .handle_announced(id, &[more], bench.now, &unit_at);
+    assert!(
+        bench
+            .node
+            .fetch()
+            .ledger()
+            .has(id.lane)
+            .contains_range(more)
+    );
+    bench.close(id, Break::Broken("closed".into()));
+    bench.now += SECOND * 60;
+    assert_eq!(bench.node.phase(id), Phase::OpeningLater);
+    assert!(matches!(bench.step(id), Step::Wait(_)));
+    let revision = Revision {
+        runs: vec![run(20, 4, 1)],
+        ..Revision::default()
+    };
+    bench.node.handle_revision(&revision, bench.now);
+    bench.drain();
+    assert!(matches!(bench.step(id), Step::Open));
 }
