@@ -282,7 +282,7 @@ impl Node {
     }
 
     fn open(&mut self, id: StreamId, now: Instant) -> Step {
-        let each = self.lanes.streams.each();
+        let each = self.each(id.lane);
         if !self.fetch.ledger().is_alive(id.lane) || self.lanes.lane(id.lane).live() > each {
             return self.end_stream(id);
         }
@@ -316,7 +316,7 @@ impl Node {
         }
         let is_left = self.is_left(id.lane, now);
         let open = self.lanes.lane(id.lane).open();
-        let each = self.lanes.streams.each();
+        let each = self.each(id.lane);
         let listens = self.fetch.listens(id.lane);
         let units_max = match self.lanes.streams.of_datagrams() {
             true => UNITS_OUTSTANDING_DATAGRAMS,
@@ -617,6 +617,21 @@ impl Node {
         self.apply_streams(now);
     }
 
+    /// Streams that a lane keeps.
+    fn each(&self, lane: LaneId) -> u32 {
+        match self.fetch.has_joined(lane) {
+            true => self.lanes.streams.each_to_joined(),
+            false => self.lanes.streams.each(),
+        }
+    }
+
+    /// Receivers that hand on joined, or were lost: streams are shared with them.
+    pub(super) fn share_streams(&mut self, now: Instant) {
+        let (lanes, joined) = (self.lanes.at_work(), self.fetch.joined());
+        self.lanes.streams.set_joined(joined, lanes);
+        self.apply_streams(now);
+    }
+
     fn apply_streams(&mut self, now: Instant) {
         self.fetch.set_streams(self.lanes.streams.each());
         for lane in self.lanes.list.numbers() {
@@ -626,7 +641,7 @@ impl Node {
 
     /// Opens streams of a lane until it has as many as are wanted.
     fn add_streams(&mut self, lane: LaneId, now: Instant) {
-        let wanted = self.lanes.streams.each();
+        let wanted = self.each(lane);
         let l = self.lanes.lane(lane);
         let live = l.live();
         // One without a stream is down; one that is being found has no way yet.

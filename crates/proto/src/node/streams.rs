@@ -55,9 +55,26 @@ pub struct Streams {
     is_set: bool,
     stripes: u32,
     lane_max: u32,
-    of_datagrams: bool,
-    sharers: Option<u32>,
-    other_transfers: u32,
+    // What it was made from.
+    wish: Wish,
+}
+
+impl Wish {
+    /// Streams of a lane over a short path, whose number was not given.
+    fn near(&self, senders: usize, lane_max: u32) -> u32 {
+        (STREAMS_PER_NODE / senders.max(1) as u32)
+            .clamp(1, STREAMS_PER_PAIR)
+            .min(lane_max)
+    }
+
+    /// The same of a lane to a process of this host: both ends of a stream work on the same processors, and of long files more streams than
+    /// half of these only wait for one another.
+    fn within_host(&self, senders: usize, streams: u32) -> Option<u32> {
+        let is_tree = self.file_bytes.is_some_and(|bytes| bytes <= FILE_SHORT);
+        let ends = if is_tree { 1 } else { 2 };
+        let processors = self.processors.filter(|_| self.given.is_none())?;
+        Some((processors / ends / senders.max(1) as u32).clamp(1, streams))
+    }
 }
 
 impl Streams {
@@ -69,17 +86,10 @@ impl Streams {
         let streams = match wish.given {
             // One flow with one rate.
             _ if wish.of_datagrams => 1,
-            None => (STREAMS_PER_NODE / wish.senders.max(1) as u32)
-                .clamp(1, STREAMS_PER_PAIR)
-                .min(lane_max),
+            None => wish.near(wish.senders, lane_max),
             Some(count) => count,
         };
-        // Both ends of a stream work on the same processors: of long files, more streams than half of these only wait for one another.
-        let is_tree = wish.file_bytes.is_some_and(|bytes| bytes <= FILE_SHORT);
-        let ends = if is_tree { 1 } else { 2 };
-        let within_host = wish.processors.filter(|_| wish.given.is_none());
-        let within_host =
-            within_host.map(|all| (all / ends / wish.senders.max(1) as u32).clamp(1, streams));
+        let within_host = wish.within_host(wish.senders, streams);
         // Streams with parts of their own are lanes of one stream each.
         let (stripes, each) = match wish.is_equal && !wish.of_datagrams {
             true => (streams, 1),
@@ -93,9 +103,7 @@ impl Streams {
             is_set: false,
             stripes,
             lane_max,
-            of_datagrams: wish.of_datagrams,
-            sharers: wish.sharers,
-            other_transfers: wish.other_transfers,
+            wish: *wish,
         }
     }
 
@@ -103,6 +111,34 @@ impl Streams {
     #[must_use]
     pub fn each(&self) -> u32 {
         self.each
+    }
+
+    /// Streams of a lane to a receiver that joined: as many at most as over a short path, where their number is not given. The plan's
+    /// bound of each sender's streams does not count those.
+    #[must_use]
+    pub fn each_to_joined(&self) -> u32 {
+        match self.wish.given {
+            Some(_) => self.each,
+            None => self.each.min(STREAMS_PER_PAIR),
+        }
+    }
+
+    /// So many receivers that joined hand on to this node, beside the sources of its plan: lanes have no more streams than if all had been
+    /// there from the start.
+    ///
+    /// * `lanes`: lanes at work.
+    pub fn set_joined(&mut self, joined: usize, lanes: u32) {
+        if self.wish.given.is_some() || self.wish.of_datagrams || self.wish.is_equal {
+            return;
+        }
+        let senders = self.wish.senders.saturating_add(joined);
+        self.near = self.wish.near(senders, self.lane_max);
+        if self.within_host.is_some() {
+            self.within_host = self.wish.within_host(senders, self.near);
+        }
+        if !self.is_set {
+            self.choose(lanes);
+        }
     }
 
     /// Lanes over each rail among which its work is dealt out.
@@ -114,7 +150,7 @@ impl Streams {
     /// Whether lanes carry datagrams.
     #[must_use]
     pub fn of_datagrams(&self) -> bool {
-        self.of_datagrams
+        self.wish.of_datagrams
     }
 
     /// A lane was connected.
@@ -128,12 +164,17 @@ impl Streams {
         }
         let least = self.trip_min.map_or(trip, |known| known.min(trip));
         self.trip_min = Some(least);
-        if self.is_set || self.of_datagrams {
+        if self.is_set || self.wish.of_datagrams {
             return;
         }
-        let far = self
-            .sharers
-            .and_then(|sharers| far_streams(sharers, self.other_transfers, least.as_seconds()));
+        self.choose(lanes);
+    }
+
+    fn choose(&mut self, lanes: u32) {
+        let far = self.wish.sharers.zip(self.trip_min);
+        let far = far.and_then(|(sharers, trip)| {
+            far_streams(sharers, self.wish.other_transfers, trip.as_seconds())
+        });
         self.each = match far {
             // While it is found out which lanes are worth it, none has fewer than over a short path.
             Some(far) => self.share(far, lanes, self.near),
@@ -143,7 +184,7 @@ impl Streams {
 
     /// The master wants so many streams, all lanes at work together, one each at least; `None`: those of a short path.
     pub fn set(&mut self, count: Option<u32>, lanes: u32) {
-        if self.of_datagrams {
+        if self.wish.of_datagrams {
             return;
         }
         self.is_set = true;
@@ -273,6 +314,48 @@ mod tests {
             given.handle_link(Nanos::ZERO, true, 1);
             assert_eq!(given.each(), 3);
         }
+    }
+
+    /// Receivers that join and hand on share the streams as those do that were there from the start: with 62 of them, all that 64 receivers
+    /// open to one are 64, as these share theirs, and 256 at most over a long path.
+    #[test]
+    fn those_that_join_share_the_streams() {
+        let mut few = streams(Wish {
+            senders: 2,
+            ..Wish::default()
+        });
+        for (joined, each) in [(0, 4), (2, 4), (3, 3), (14, 1), (62, 1), (1, 4)] {
+            few.set_joined(joined, 3);
+            assert_eq!((few.each(), few.each_to_joined()), (each, each), "{joined}");
+        }
+        let mut far = streams(Wish {
+            senders: 2,
+            sharers: Some(1),
+            ..Wish::default()
+        });
+        far.handle_link(MS * 300, false, 1);
+        assert!(far.each() > 8, "{}", far.each());
+        assert_eq!(far.each_to_joined(), 4);
+        let mut given = streams(Wish {
+            given: Some(9),
+            ..Wish::default()
+        });
+        given.set_joined(62, 3);
+        assert_eq!((given.each(), given.each_to_joined()), (9, 9));
+        let mut set = few;
+        set.set(Some(12), 3);
+        set.set_joined(62, 4);
+        assert_eq!(set.each(), 4, "the master said so");
+        // Peers on this host share its processors with it.
+        let mut here = streams(Wish {
+            senders: 1,
+            processors: Some(8),
+            ..Wish::default()
+        });
+        here.handle_link(Nanos::ZERO, true, 1);
+        assert_eq!(here.each(), 4);
+        here.set_joined(1, 2);
+        assert_eq!(here.each(), 2);
     }
 
     /// What the master wants is shared among lanes, one stream each at least, and stays whatever round trips are seen.

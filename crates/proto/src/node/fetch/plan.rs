@@ -96,6 +96,9 @@ impl Receiving {
             self.spares.expect_after(Some(passed + expected));
         }
         for peer in &revision.peers {
+            if peer.relays && !self.lane_of.contains_key(&peer.node) {
+                self.relays.join(peer.node);
+            }
             self.add_peer(peer);
         }
         for &node in &revision.lost {

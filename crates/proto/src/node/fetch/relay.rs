@@ -57,6 +57,8 @@ pub(super) struct Relays {
     all: BTreeMap<u32, Relay>,
     // By the unit's start.
     units: BTreeMap<u64, Unit>,
+    // Those that the first plan did not name.
+    joined: BTreeSet<u32>,
     // Where this node hands on: by the start of each unit that was received, its end and hash.
     own: Option<BTreeMap<u64, (u64, [u8; 32])>>,
 }
@@ -104,6 +106,11 @@ impl Relays {
     fn find(&self, range: Range) -> Option<&Unit> {
         let unit = self.units.get(&range.start);
         unit.filter(|unit| unit.range == range)
+    }
+
+    /// A fellow receiver is met that the first plan did not name.
+    pub fn join(&mut self, relay: u32) {
+        self.joined.insert(relay);
     }
 
     /// This node hands on what it receives.
@@ -164,6 +171,18 @@ impl Receiving {
     #[must_use]
     pub fn listens(&self, lane: LaneId) -> bool {
         self.ledger.is_relay(lane) && self.ledger.is_alive(lane)
+    }
+
+    /// Fellow receivers that can be reached and that the first plan did not name: they joined since.
+    pub(in crate::node) fn joined(&self) -> usize {
+        let lanes = self.relays.joined.iter();
+        let lanes = lanes.filter_map(|node| self.lane_of.get(node));
+        lanes.filter(|lane| self.is_reachable(**lane)).count()
+    }
+
+    /// Whether a lane leads to one of these.
+    pub(in crate::node) fn has_joined(&self, lane: LaneId) -> bool {
+        self.relays.joined.contains(&self.node_of(lane))
     }
 
     /// Whether what is received over a lane is to be compared with what an original holder said before it is written.
