@@ -171,3 +171,57 @@ impl Lab {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+    use crate::{HostSpec, LabBuilder, NicSpec, skip};
+
+    /// The rates of what an interface sends and of what it receives, as `tc` writes them; empty where it has no cap.
+    fn rates(lab: &Lab, host: &str) -> [String; 2] {
+        let (index, number) = lab.nic_index(host, 0).expect("a host");
+        let planned = &lab.wiring().hosts[index][number];
+        let ends = [
+            (&lab.holders[index], &planned.name),
+            (&lab.switch, &planned.port),
+        ];
+        ends.map(|(holder, device)| {
+            let mut command = Command::new("tc");
+            command.args(["qdisc", "show", "dev", device]);
+            holder.adopt(&mut command, false);
+            let output = command.output().expect("tc starts");
+            let text = String::from_utf8_lossy(&output.stdout).into_owned();
+            assert!(output.status.success(), "{device}: {text}");
+            let rate = text.split_once(" rate ");
+            let rate = rate.and_then(|(_, behind)| behind.split_whitespace().next());
+            rate.unwrap_or_default().to_owned()
+        })
+    }
+
+    /// Another uplink leaves what an interface receives as it was, with a cap or without; another rate changes both.
+    #[test]
+    fn uplinks_change_alone() {
+        if skip("uplinks_change_alone") {
+            return;
+        }
+        let lab = LabBuilder::new()
+            .host(HostSpec::new("a").nic(NicSpec::rate_bits(100_000_000)))
+            .host(HostSpec::new("b"))
+            .build()
+            .expect("a lab");
+        assert_eq!(rates(&lab, "a"), ["100Mbit", "100Mbit"]);
+        assert_eq!(rates(&lab, "b"), ["", ""]);
+        for (host, down) in [("a", "100Mbit"), ("b", "")] {
+            for (bits_per_second, up) in [(20_000_000, "20Mbit"), (200_000_000, "200Mbit")] {
+                lab.set_uplink(host, 0, bits_per_second).expect("changed");
+                assert_eq!(rates(&lab, host), [up, down], "{host}");
+            }
+            lab.set_rate(host, 0, 50_000_000).expect("changed");
+            assert_eq!(rates(&lab, host), ["50Mbit", "50Mbit"], "{host}");
+        }
+        let unknown = lab.set_uplink("c", 0, 1_000_000);
+        assert!(matches!(unknown, Err(LabError::UnknownHost { .. })));
+    }
+}

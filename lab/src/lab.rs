@@ -64,8 +64,8 @@ pub struct Lab {
     all: Topology,
     wiring: Wiring,
     /// The switch, then one per host.
-    switch: Holder,
-    holders: Vec<Holder>,
+    pub(crate) switch: Holder,
+    pub(crate) holders: Vec<Holder>,
     /// Present addresses per host and interface: faults delete and add them.
     pub(crate) addresses: Mutex<Vec<Vec<Vec<Address>>>>,
     /// Largest burst that each host's interface has had.
