@@ -303,11 +303,7 @@ impl Node {
             self.enter(Life::Fetching);
             self.complete_at = None;
         }
-        let joined = self.fetch.joined();
         self.fetch.handle_revision(revision, now);
-        if self.fetch.joined() != joined {
-            self.share_streams(now);
-        }
         self.check();
     }
 

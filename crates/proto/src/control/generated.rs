@@ -623,7 +623,7 @@ pub struct Peer {
     /// of a receiver: all that it wants is between these offsets of the data space
     #[prost(uint64, tag = "7")]
     pub wants_start: u64,
-    /// as wants_start: nothing; absent: not known
+    /// end of that; equal to wants_start: it wants nothing; absent: not known
     #[prost(uint64, optional, tag = "8")]
     pub wants_end: ::core::option::Option<u64>,
 }
@@ -643,6 +643,7 @@ pub struct Part {
     /// of files that no holder can read: the copy is without them
     #[prost(message, repeated, tag = "6")]
     pub left_out: ::prost::alloc::vec::Vec<Stretch>,
+    /// what is no folder: links, too
     #[prost(uint64, tag = "7")]
     pub file_count: u64,
 }

@@ -109,6 +109,7 @@ pub struct Receiving {
     // Of lanes whose rate is set: what they are granted ahead.
     fixed_window: Option<u64>,
     streams: u32,
+    streams_to_joined: u32,
     unit_len: u64,
     pace: Pace,
     watch: Watch,
@@ -154,6 +155,7 @@ impl Receiving {
             prefetch: prefetch.max(1),
             fixed_window: None,
             streams: streams.max(1),
+            streams_to_joined: u32::MAX,
             unit_len: CHUNK_LEN,
             pace: Pace::unlimited(),
             watch: Watch::new(now),
@@ -183,6 +185,11 @@ impl Receiving {
     /// From now on each lane has so many streams.
     pub fn set_streams(&mut self, streams: u32) {
         self.streams = streams.max(1);
+    }
+
+    /// Lanes to receivers that joined have at most so many.
+    pub fn set_streams_to_joined(&mut self, streams: u32) {
+        self.streams_to_joined = streams.max(1);
     }
 
     /// Keeps every lane to the work that plans give it.

@@ -232,6 +232,7 @@ impl Node {
                 false => Step::End,
             };
         }
+        self.share_streams(now);
         let Some(stream) = self.lanes.stream(id) else {
             return Step::End;
         };
@@ -625,15 +626,22 @@ impl Node {
         }
     }
 
-    /// Receivers that hand on joined, or were lost: streams are shared with them.
-    pub(super) fn share_streams(&mut self, now: Instant) {
-        let (lanes, joined) = (self.lanes.at_work(), self.fetch.joined());
+    /// Shares streams with receivers that joined and hand on, as long as they are connected: lanes end in many ways.
+    fn share_streams(&mut self, now: Instant) {
+        let is_connected = |lane: &LaneId| self.lanes.lane(*lane).is_connected;
+        let joined = self.fetch.joined().filter(is_connected).count();
+        if joined == self.lanes.streams.joined() || self.fetch.is_finished() {
+            return;
+        }
+        let lanes = self.lanes.at_work();
         self.lanes.streams.set_joined(joined, lanes);
         self.apply_streams(now);
     }
 
     fn apply_streams(&mut self, now: Instant) {
-        self.fetch.set_streams(self.lanes.streams.each());
+        let streams = &self.lanes.streams;
+        self.fetch.set_streams(streams.each());
+        self.fetch.set_streams_to_joined(streams.each_to_joined());
         for lane in self.lanes.list.numbers() {
             self.add_streams(lane, now);
         }

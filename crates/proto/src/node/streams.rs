@@ -37,7 +37,7 @@ pub struct Wish {
     pub other_transfers: u32,
     /// Processors of this host; `None`: not known.
     pub processors: Option<u32>,
-    /// Mean length of the files; `None`: there are no files, or it is not known.
+    /// Mean length of the files; `None`: there are not several, or it is not known.
     pub file_bytes: Option<u64>,
 }
 
@@ -57,6 +57,7 @@ pub struct Streams {
     lane_max: u32,
     // What it was made from.
     wish: Wish,
+    joined: usize,
 }
 
 impl Wish {
@@ -70,8 +71,8 @@ impl Wish {
     /// The same of a lane to a process of this host: both ends of a stream work on the same processors, and of long files more streams than
     /// half of these only wait for one another.
     fn within_host(&self, senders: usize, streams: u32) -> Option<u32> {
-        let is_tree = self.file_bytes.is_some_and(|bytes| bytes <= FILE_SHORT);
-        let ends = if is_tree { 1 } else { 2 };
+        let are_short = self.file_bytes.is_some_and(|bytes| bytes <= FILE_SHORT);
+        let ends = if are_short { 1 } else { 2 };
         let processors = self.processors.filter(|_| self.given.is_none())?;
         Some((processors / ends / senders.max(1) as u32).clamp(1, streams))
     }
@@ -104,6 +105,7 @@ impl Streams {
             stripes,
             lane_max,
             wish: *wish,
+            joined: 0,
         }
     }
 
@@ -128,6 +130,7 @@ impl Streams {
     ///
     /// * `lanes`: lanes at work.
     pub fn set_joined(&mut self, joined: usize, lanes: u32) {
+        self.joined = joined;
         if self.wish.given.is_some() || self.wish.of_datagrams || self.wish.is_equal {
             return;
         }
@@ -139,6 +142,12 @@ impl Streams {
         if !self.is_set {
             self.choose(lanes);
         }
+    }
+
+    /// What [`Streams::set_joined`] had last.
+    #[must_use]
+    pub fn joined(&self) -> usize {
+        self.joined
     }
 
     /// Lanes over each rail among which its work is dealt out.

@@ -173,11 +173,19 @@ impl Receiving {
         self.ledger.is_relay(lane) && self.ledger.is_alive(lane)
     }
 
-    /// Fellow receivers that can be reached and that the first plan did not name: they joined since.
-    pub(in crate::node) fn joined(&self) -> usize {
+    /// Lanes to fellow receivers that can be reached and that the first plan did not name: they joined since.
+    pub(in crate::node) fn joined(&self) -> impl Iterator<Item = LaneId> {
         let lanes = self.relays.joined.iter();
-        let lanes = lanes.filter_map(|node| self.lane_of.get(node));
-        lanes.filter(|lane| self.is_reachable(**lane)).count()
+        let lanes = lanes.filter_map(|node| self.lane_of.get(node).copied());
+        lanes.filter(|lane| self.is_reachable(*lane))
+    }
+
+    /// Streams that a lane has, where all are there.
+    pub(super) fn streams_of(&self, lane: LaneId) -> u32 {
+        match self.has_joined(lane) {
+            true => self.streams.min(self.streams_to_joined),
+            false => self.streams,
+        }
     }
 
     /// Whether a lane leads to one of these.

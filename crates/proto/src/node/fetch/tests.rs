@@ -575,6 +575,29 @@ fn many_streams_have_room() {
     assert_eq!(window(2), 2 << 20);
 }
 
+/// A lane to a receiver that joined has fewer streams than others: each has a larger part of its window.
+#[test]
+fn lanes_to_those_that_joined_have_their_own_streams() {
+    let mut receiving = Receiving::new(4 << 20, 4, START);
+    let runs = vec![run(0, 1 << 30, 0, &[])];
+    receiving.handle_plan(&plan(&[0], runs), START, &unit_at);
+    let joined = Peer {
+        node: 7,
+        relays: true,
+        ..Peer::default()
+    };
+    let revision = Revision {
+        peers: vec![joined],
+        ..Revision::default()
+    };
+    receiving.handle_revision(&revision, START);
+    receiving.set_streams(16);
+    receiving.set_streams_to_joined(4);
+    let streams = |lane| (receiving.streams_of(lane), receiving.window(lane));
+    assert_eq!(streams(LaneId(0)), (16, 32 << 20));
+    assert_eq!(streams(LaneId(1)), (4, 2 << 20));
+}
+
 /// The master is told what each lane has left: of planned lanes before they bring anything, and of one that is lost, in
 /// the middle of its work, that it has nothing left any more.
 #[test]

@@ -48,7 +48,8 @@ impl Receiving {
             return Take::Wait(None);
         }
         let window = self.window(lane);
-        let share = (window / u64::from(self.streams)).max(1);
+        let streams = self.streams_of(lane);
+        let share = (window / u64::from(streams)).max(1);
         if outstanding > share / 2 {
             return Take::Wait(None);
         }
@@ -73,7 +74,7 @@ impl Receiving {
             // Only for a stream that has nothing: it would double what it carries itself.
             let is_idle = outstanding + taken == 0;
             self.ledger
-                .set_slow_streams(is_idle && self.streams > STREAMS_PLAIN);
+                .set_slow_streams(is_idle && streams > STREAMS_PLAIN);
             let Some(unit) = self.ledger.take(lane, free, now, unit_at) else {
                 break;
             };
@@ -112,11 +113,12 @@ impl Receiving {
             None => (WINDOW_UNITS_UNMEASURED * self.unit_len).min(WINDOW_UNMEASURED_MAX),
         };
         // At the end, too: one that asked only when it had brought the last one would pause for a round trip each time.
-        let units = match self.streams > STREAMS_PLAIN {
+        let streams = self.streams_of(lane);
+        let units = match streams > STREAMS_PLAIN {
             true => WINDOW_UNITS,
             false => 0,
         };
-        let for_streams = units * self.unit_len * u64::from(self.streams);
+        let for_streams = units * self.unit_len * u64::from(streams);
         window.min(self.prefetch).max(for_streams)
     }
 }

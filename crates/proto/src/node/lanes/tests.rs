@@ -50,11 +50,18 @@ struct Bench {
 
 impl Bench {
     fn new(units: u64, streams: u32) -> Self {
+        Self::wishing(
+            units,
+            &Wish {
+                given: Some(streams),
+                ..Wish::default()
+            },
+        )
+    }
+
+    fn wishing(units: u64, wish: &Wish) -> Self {
         let fetch = Receiving::new(4 << 20, 1, START);
-        let streams = Streams::new(&Wish {
-            given: Some(streams),
-            ..Wish::default()
-        });
+        let streams = Streams::new(wish);
         let plan = Plan {
             peers: vec![Peer {
                 node: 1,
@@ -876,4 +883,44 @@ fn one_that_has_all_reads_announcements() {
     bench.node.handle_revision(&revision, bench.now);
     bench.drain();
     assert!(matches!(bench.step(id), Step::Open));
+}
+
+/// Streams are shared with receivers that join once they are connected, and are given back when lanes to these end by themselves.
+#[test]
+fn streams_are_shared_while_those_that_joined_are_connected() {
+    let wish = Wish {
+        senders: 1,
+        ..Wish::default()
+    };
+    let mut bench = Bench::wishing(40, &wish);
+    bench.found(FIRST, DIRECT);
+    bench.open(FIRST);
+    let each = |bench: &mut Bench| {
+        bench.step(FIRST);
+        bench.node.lanes.streams.each()
+    };
+    assert_eq!(each(&mut bench), 4);
+    let joined = |node| Peer {
+        node,
+        relays: true,
+        ..Peer::default()
+    };
+    let revision = Revision {
+        peers: (2..17).map(joined).collect(),
+        ..Revision::default()
+    };
+    bench.node.handle_revision(&revision, START);
+    bench.drain();
+    assert_eq!(each(&mut bench), 4, "none is connected");
+    let leads_there = |id: &StreamId| id.lane != FIRST.lane;
+    let ids: Vec<StreamId> = bench.started.iter().copied().filter(leads_there).collect();
+    assert_eq!(ids.len(), 15);
+    for id in &ids {
+        bench.found(*id, DIRECT);
+    }
+    assert_eq!(each(&mut bench), 1);
+    for id in &ids {
+        bench.node.handle_peer_gone(id.lane, "killed");
+    }
+    assert_eq!(each(&mut bench), 4);
 }
