@@ -1,4 +1,4 @@
-//! Sources whose file system does not answer: a command that is stopped ends all the same.
+//! Sources whose file system does not answer: a copy that is stopped reports that at once, and ends when no read waits.
 
 mod common;
 

@@ -38,7 +38,9 @@ const OWN: &str = "ropewalk: ";
 
 /// Runs `mpirun` and removes its folder, also when the process that started it is killed meanwhile: its input ends then, and
 /// so do the ranks. An `mpirun` that is there after [`END_TIMEOUT`] is killed with all that it has started in this group, and so is
-/// this shell; the folder goes after them, as they could make it again, which takes a process outside the group (`setsid`). It reports the end of `mpirun` to a pipe that no process reads, and has to outlive SIGPIPE.
+/// this shell. The folder is removed after that, as these processes could make it again: a process in a session of its own does both. On a
+/// host without `setsid` the folder is removed before. This shell reports the end of `mpirun` to a pipe that no process reads, and has to
+/// outlive SIGPIPE.
 ///
 /// Arguments: the folder, the seconds of the timeout, the command.
 const SCRIPT: &str = r#"d=$1 t=$2; shift 2; exec 3<&0 </dev/null
