@@ -8,14 +8,11 @@ use parking_lot::Mutex;
 use ropewalk_lane::{Absent, Extent, Provider, ReceiveHalf, local};
 use ropewalk_model::Range;
 
-use crate::hung::Calls;
+use crate::hung::{Calls, READS};
 use crate::member::Member;
 use crate::sending::{Metered, Serving};
 use crate::streams::{HASH_STREAM, POLL};
 use crate::waits::Present;
-
-/// What a node does that reads from another one.
-const READS: &str = "reads of";
 
 /// What one node serves in one transfer.
 struct Part {
@@ -103,13 +100,15 @@ impl Provider for Lent {
     }
 
     fn read(&self, space: u16, offset: u64, out: &mut [u8]) -> Result<(), Absent> {
+        let read = || self.meter.read(space, offset, out);
         self.reads
-            .carry_out(READS, || self.meter.read(space, offset, out))
+            .carry_out(READS, self.meter.place(space, offset), read)
     }
 
     fn look(&self, space: u16, offset: u64, out: &mut [u8]) -> Result<(), Absent> {
+        let look = || self.meter.look(space, offset, out);
         self.reads
-            .carry_out(READS, || self.meter.look(space, offset, out))
+            .carry_out(READS, self.meter.place(space, offset), look)
     }
 
     fn granted(&self, units: &mut dyn Iterator<Item = (u16, Range)>) {

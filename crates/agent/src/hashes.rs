@@ -1,15 +1,17 @@
 //! Hashes of the sources' bytes, asked of their holders before the first byte moves: contents are compared where they are.
 //!
 //! Each thread that compares has a line: a stream to one holder of each part, over which hashes of units are asked for as those of
-//! replicas are. Lines begin with different holders, so that these share the reading. One that fails is passed over.
+//! replicas are. Lines begin with different holders, so that these share the reading. One that fails is passed over, and asked again where no
+//! other one answers; one that does not answer in time never is, by any line: its disk does not answer, either.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use ropewalk_lane::{Grant, ReceiveHalf, Received};
+use parking_lot::Mutex;
+use ropewalk_lane::{Grant, LaneError, ReceiveHalf, Received};
 use ropewalk_model::Range;
 use ropewalk_proto::control;
 use ropewalk_proto::wire::SPACE_DATA;
@@ -40,6 +42,8 @@ pub(crate) struct SourceHashes<'a> {
     pub parts: &'a [control::Part],
     /// How many lines were opened.
     pub lines: AtomicUsize,
+    /// Holders that have not answered in time.
+    pub silent: Mutex<BTreeSet<u32>>,
 }
 
 impl fmt::Debug for SourceHashes<'_> {
@@ -93,9 +97,19 @@ impl Contents for SourceHashes<'_> {
     }
 }
 
+/// A holder that has not answered in time.
+fn silent(name: &str) -> String {
+    format!(
+        "{name} did not answer for {} s: its disk, or the server of its file system, does not answer",
+        ANSWER_TIME_MAX.as_secs()
+    )
+}
+
 /// A stream to a holder of a part.
 struct Stream {
     half: Box<dyn ReceiveHalf>,
+    holder: u32,
+    name: String,
     // Of its stopper.
     key: u64,
 }
@@ -195,13 +209,18 @@ impl Line<'_> {
         let mut landing = BufferLanding { bytes: Vec::new() };
         let deadline = Instant::now() + ANSWER_TIME_MAX;
         let received = stream.half.receive(&mut landing, deadline);
-        match received.map_err(|e| e.to_string())? {
-            Received::Digest { grant, digest } => Ok((grant.range, Some(digest))),
-            Received::Missing { grant, .. } => Ok((grant.range, None)),
-            Received::Idle => Err(format!("silent for {} s", ANSWER_TIME_MAX.as_secs())),
-            Received::Unit { .. } | Received::Corrupt { .. } | Received::Held(_) => {
-                Err("it sent something else where hashes were due".into())
+        let name = &stream.name;
+        match received {
+            Ok(Received::Digest { grant, digest }) => Ok((grant.range, Some(digest))),
+            Ok(Received::Missing { grant, .. }) => Ok((grant.range, None)),
+            Ok(Received::Idle) | Err(LaneError::Silent { .. }) => {
+                self.sources.silent.lock().insert(stream.holder);
+                Err(silent(name))
             }
+            Ok(Received::Unit { .. } | Received::Corrupt { .. } | Received::Held(_)) => Err(
+                format!("{name}: it sent something else where hashes were due"),
+            ),
+            Err(error) => Err(format!("{name}: {error}")),
         }
     }
 
@@ -226,6 +245,10 @@ impl Line<'_> {
             let Some(peer) = self.sources.peers.iter().find(|p| p.node == holder) else {
                 continue;
             };
+            if self.sources.silent.lock().contains(&holder) {
+                reason = silent(&peer.name);
+                continue;
+            }
             let opened = self.open_stream(peer);
             let asked = opened.and_then(|stream| {
                 self.streams[part] = Some(stream);
@@ -256,8 +279,71 @@ impl Line<'_> {
         let connected = self.sources.ways.connect(member, peer);
         let connected = connected.map_err(|e| e.to_string())?;
         let joined = connected.join(member, &Via::Pair, HASH_STREAM);
-        let (half, _) = joined.map_err(|e| e.to_string())?;
+        let (mut half, _) = joined.map_err(|e| e.to_string())?;
+        half.set_patience(ANSWER_TIME_MAX);
         let key = member.remember(half.stopper());
-        Ok(Stream { half, key })
+        let (holder, name) = (peer.node, peer.name.clone());
+        Ok(Stream {
+            half,
+            holder,
+            name,
+            key,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ropewalk_lane::{Check, Protection, mem};
+
+    use super::*;
+
+    /// A holder whose disk does not answer is named, and no line asks it again.
+    #[test]
+    fn a_holder_that_does_not_answer_is_asked_once() {
+        let (member, _said) = Member::alone();
+        let ways = Arc::new(Ways::new(Box::new(|_, _| {})));
+        let part = control::Part {
+            length: 1000,
+            holders: vec![1],
+            ..control::Part::default()
+        };
+        let peer = control::Peer {
+            node: 1,
+            name: "far".into(),
+            ..control::Peer::default()
+        };
+        let sources = SourceHashes {
+            member: &member,
+            ways: &ways,
+            peers: &[peer],
+            parts: &[part],
+            lines: AtomicUsize::new(0),
+            silent: Mutex::default(),
+        };
+        let plain = || Protection::Plain(Check::Fragment);
+        let (mut half, _sender) = mem::pair(plain(), plain()).unwrap();
+        half.set_patience(Duration::from_millis(1));
+        let stream = Stream {
+            key: member.remember(half.stopper()),
+            half,
+            holder: 1,
+            name: "far".into(),
+        };
+        let mut line = Line {
+            sources: &sources,
+            number: 0,
+            streams: vec![Some(stream)],
+            asked: VecDeque::new(),
+            next_id: 0,
+            broken: 0,
+        };
+        line.ask(&[Range::new(0, 1000)]).unwrap();
+        let said = "far did not answer for 60 s";
+        let reason = line.answer().unwrap_err();
+        assert!(reason.starts_with(said), "{reason}");
+        let mut other = sources.open().unwrap();
+        let reason = other.ask(&[Range::new(0, 1000)]).unwrap_err();
+        assert!(reason.starts_with(said), "{reason}");
     }
 }

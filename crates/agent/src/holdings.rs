@@ -1,5 +1,6 @@
 //! Where sent bytes are read: the store behind the lane's trait.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use ropewalk_lane::{Absent, Extent, Provider, missing};
@@ -41,6 +42,11 @@ impl Holdings {
     /// The number of the file system that a byte of the data is on, as [`Source::file_system`] says.
     pub fn file_system(&self, offset: u64) -> Option<u64> {
         self.source(offset).ok()?.0.file_system()
+    }
+
+    /// The file that has a byte of the data, as [`Source::path_at`] says.
+    pub fn path(&self, offset: u64) -> Option<PathBuf> {
+        self.source(offset).ok()?.0.path_at(offset)
     }
 
     fn manifest(&self, space: u16, range: Range) -> Result<&[u8], Absent> {

@@ -66,20 +66,18 @@ impl SinkSet {
             layout,
             unit_len,
             in_memory,
-            calls: Calls::default(),
+            calls: Calls::new(),
         }
     }
 
     /// What the disk has not done for too long, in words; `None` as a rule.
     pub fn hung(&self, now: Instant) -> Option<String> {
-        let what = self.calls.hung(now)?;
-        let path = self.temporary(1).pop();
-        let place = match &path {
+        let what = self.calls.hung(now, || match self.temporary(1).pop() {
             Some(path) => format!("{path:?}"),
             None => "the destination".to_owned(),
-        };
+        })?;
         Some(format!(
-            "{what} {place} have not finished for {} s: its disk, or the server of its file system, does not answer; the transfer goes on \
+            "{what} have not finished for {} s: its disk, or the server of its file system, does not answer; the transfer goes on \
              when it does",
             CALL_TIME_MAX.as_secs()
         ))
@@ -130,7 +128,7 @@ impl SinkSet {
             let at = (part.start - offset) as usize;
             let part_bytes = &bytes[at..at + part.len() as usize];
             let write = || sink.write_at(part.start, part_bytes);
-            self.calls.carry_out("writes to", write)
+            self.calls.carry_out("writes to", None, write)
         })
     }
 
@@ -179,7 +177,7 @@ impl SinkSet {
     pub fn sync(&self) -> Result<(), StoreError> {
         let mut sinks = self.sinks.iter();
         let sync = || sinks.try_for_each(|placed| placed.sink.sync());
-        self.calls.carry_out("syncs of", sync)
+        self.calls.carry_out("syncs of", None, sync)
     }
 
     /// Bytes that the destinations have already.

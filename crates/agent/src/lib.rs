@@ -67,6 +67,7 @@ use ropewalk_lane::{interfaces, links};
 pub use commands::{Answers, CommandListener};
 pub use counts::Moved;
 pub use error::AgentError;
+pub use hung::open_calls;
 pub use launched::host_addresses;
 pub use listen::{Agent, AgentConfig, Expanded};
 pub use log::{Entry, Level, LogSink};

@@ -128,7 +128,7 @@ impl Member {
             carriers: Pool::of(CARRIERS_MAX),
             comparing: Comparing::default(),
             awaited_ends: AwaitedEnds::default(),
-            reads: Arc::default(),
+            reads: Arc::new(Calls::new()),
             waits: Arc::default(),
             outbox,
         })
@@ -287,9 +287,9 @@ impl Member {
 
     /// What the disk of a source has not done for too long that threads of this node read, in words; `None` as a rule.
     pub fn hung(&self, now: Instant) -> Option<String> {
-        let what = self.reads.hung(now)?;
+        let what = self.reads.hung(now, || "a source on this host".into())?;
         Some(format!(
-            "{what} a source on this host have not finished for {} s: its disk, or the server of its file system, does not answer; the \
+            "{what} have not finished for {} s: its disk, or the server of its file system, does not answer; the \
              transfer goes on when it does",
             CALL_TIME_MAX.as_secs()
         ))
@@ -345,7 +345,7 @@ mod tests {
         let (member, _said) = Member::alone();
         let hung = || member.hung(Instant::now() + CALL_TIME_MAX);
         assert_eq!(hung(), None);
-        let words = member.reads.carry_out("reads of", hung);
+        let words = member.reads.carry_out("reads of", None, hung);
         let begin = "reads of a source on this host have not finished for 60 s";
         assert!(words.is_some_and(|words| words.starts_with(begin)));
         assert_eq!(hung(), None);

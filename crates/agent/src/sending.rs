@@ -16,6 +16,7 @@ use ropewalk_proto::wire::SPACE_DATA;
 use crate::ahead::{Ahead, Ended, Group};
 use crate::handing::{Announcing, Handing};
 use crate::holdings::Holdings;
+use crate::hung::Place;
 use crate::interfaces;
 
 mod rails;
@@ -297,6 +298,13 @@ impl Metered {
                 reason: reason.clone(),
             }),
         }
+    }
+
+    /// Where bytes are read, for messages.
+    pub fn place(&self, space: u16, offset: u64) -> Option<Place> {
+        let holdings = self.holdings.as_ref().ok();
+        let holdings = holdings.filter(|_| space == SPACE_DATA)?.clone();
+        Some(Place { holdings, offset })
     }
 
     fn count(&self, space: u16, range: Range) {

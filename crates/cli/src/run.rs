@@ -1,8 +1,11 @@
 //! Carries out a request: events to the screen, signals to the master, the report at the end.
 
+use std::io::Write as _;
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use ropewalk_agent::open_calls;
 use ropewalk_master::request::{Reach, Request};
 use ropewalk_master::{Agents, Cancel, Members};
 use ropewalk_proto::codes::EXIT_INTERRUPTED;
@@ -17,6 +20,15 @@ use crate::wildcards::{Asked, Expand};
 use crate::{Usage, job};
 
 mod show;
+
+/// Calls to disks return within this time after the end, of disks that answer.
+const RETURN_TIME_MAX: Duration = Duration::from_secs(1);
+
+/// Time between two looks whether they have.
+const RETURN_LOOK: Duration = Duration::from_millis(5);
+
+/// Calls that are named.
+const CALLS_MAX: usize = 4;
 
 pub(crate) use self::show::{Shown, Transfer, keeping};
 
@@ -72,10 +84,35 @@ pub(crate) fn run(asked: Asked, output: &OutputArgs) -> Result<ExitCode> {
         ..output.clone()
     };
     let runtime = runtime()?;
-    let ended = runtime.block_on(carry_out(asked, output, Transfer::end))?;
+    let last = |show: Transfer, report: Report| {
+        let ended = Transfer::end(show, report);
+        name_open_calls();
+        ended
+    };
+    let ended = runtime.block_on(carry_out(asked, output, last))?;
     // Whatever a broken disk or name server still holds must not hold the command.
     runtime.shutdown_background();
     ended.unwrap_or_else(|| Ok(ExitCode::from(job::interrupted())))
+}
+
+/// Says which calls to disks have not returned, where agents of this process have some: the process does not end before, where the system
+/// cannot interrupt them.
+fn name_open_calls() {
+    let until = Instant::now() + RETURN_TIME_MAX;
+    while !open_calls(1).is_empty() && Instant::now() < until {
+        std::thread::sleep(RETURN_LOOK);
+    }
+    let calls = open_calls(CALLS_MAX);
+    if !calls.is_empty() {
+        let pid = std::process::id();
+        let mut error = std::io::stderr().lock();
+        let _ = writeln!(
+            error,
+            "ropewalk: {} have not returned: the disk, or the server of its file system, does not answer; this process, {pid}, ends when it \
+             does, if the system does not end it before",
+            calls.join(", ")
+        );
+    }
 }
 
 /// The loop around a transfer: what it says, and signals.

@@ -3,11 +3,13 @@
 mod common;
 
 use std::ffi::OsStr;
+use std::io::{BufRead as _, BufReader};
 use std::path::Path;
+use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
-use common::{Moving, Place, wait_for};
+use common::{DEADLINE, Moving, Place, wait_for};
 use fuser::{
     BackgroundSession, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation,
     INodeNo, LockOwner, MountOption, OpenFlags, ReplyAttr, ReplyData, ReplyDirectory, ReplyEntry,
@@ -185,6 +187,18 @@ fn mount(folder: &Path, answered: usize) -> Option<(Mounted, Waiting)> {
     }
 }
 
+/// A line on standard error of a command that may not end.
+fn line_of(copy: &mut Moving, part: &'static str) -> String {
+    let error = BufReader::new(copy.child.stderr.take().unwrap());
+    let (gives, given) = channel();
+    std::thread::spawn(move || {
+        let mut lines = error.lines().map_while(Result::ok);
+        gives.send(lines.find(|line| line.contains(part)))
+    });
+    let line = given.recv_timeout(DEADLINE);
+    line.unwrap_or_default().expect("it says so")
+}
+
 /// Stops a copy while reads do not return, and has its report before they do.
 ///
 /// * `answered`: reads that return before.
@@ -215,8 +229,17 @@ fn stop_a_copy(answered: usize, at_once: usize, has_agent: bool) {
     let report = copy.event("ended")["report"].clone();
     assert_eq!(report["outcome"], "cancelled", "{report:#}");
     assert!(waiting.count() >= at_once);
+    if !has_agent {
+        // What holds the process then.
+        let line = line_of(&mut copy, "have not returned");
+        let path = folder.to_str().unwrap();
+        assert!(line.contains(&format!("reads of \"{path}/")), "{line}");
+        waiting.let_go();
+    }
+    // With an agent the command has no such read itself.
+    let code = wait_for("the command's end", || copy.child.try_wait().unwrap());
+    assert_eq!(code.code(), Some(130));
     waiting.let_go();
-    assert_eq!(copy.child.wait().unwrap().code(), Some(130));
 }
 
 /// Ctrl-C ends a copy whose source stops answering while files are read before their turn.

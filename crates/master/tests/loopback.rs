@@ -2,6 +2,7 @@
 
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use ropewalk_agent::{Agent, AgentConfig};
@@ -9,7 +10,7 @@ use ropewalk_master::request::{
     Destinations, LaneKind, Mapping, NodeRequest, Object, ObjectRequest, Options, Reach,
     RowRequest, Sources, Verify,
 };
-use ropewalk_master::{Cancel, Joining, Members, Request, query_cancel, query_status};
+use ropewalk_master::{AgentHere, Cancel, Joining, Members, Request, query_cancel, query_status};
 use ropewalk_model::Range;
 use ropewalk_proto::report::{Event, Outcome, Report};
 use ropewalk_proto::tunnel::Permitted;
@@ -536,4 +537,35 @@ async fn who_is_cancelled_when_done_is_not_asked_for_more() {
     for agent in agents {
         agent.stop().await;
     }
+}
+
+/// An agent within this process that panics ends the transfer with an error that says so.
+#[tokio::test(flavor = "multi_thread")]
+async fn agents_of_this_process_that_panic_are_missed() {
+    let dir = tempfile::tempdir().unwrap();
+    let source = dir.path().join("source");
+    std::fs::write(&source, b"bytes").unwrap();
+    // As a panic, without its message in the output of the tests.
+    let panics = |_, _| std::panic::resume_unwind(Box::new("an agent panics"));
+    let local = |name: &str, sources, sinks| NodeRequest {
+        name: name.into(),
+        reach: Reach::Local,
+        sources,
+        sinks,
+        up: None,
+        down: None,
+        interfaces: Vec::new(),
+    };
+    let nodes = vec![
+        local("a", vec![path(&source)], vec![]),
+        local("b", vec![], vec![path(&dir.path().join("copy"))]),
+    ];
+    let options = Options {
+        agent_here: Some(AgentHere(Arc::new(panics))),
+        ..Options::default()
+    };
+    let report = run(trees(nodes, options)).await;
+    assert_ne!(report.outcome, Outcome::Done);
+    let error = report.error.unwrap();
+    assert!(error.contains("an agent in this process failed"), "{error}");
 }

@@ -49,7 +49,6 @@ mod tests;
 use lane::Lane;
 pub use rate::RateMeter;
 pub(crate) use relay::whole_units;
-pub(crate) use spare::mix;
 use stretches::Kept;
 
 /// A lane inside one ledger, counted from 0 in the order in which they were added.

@@ -16,6 +16,7 @@ pub mod handover;
 pub mod launched;
 pub mod ledger;
 pub mod message;
+pub mod mix;
 pub mod node;
 pub mod patience;
 pub mod queue;

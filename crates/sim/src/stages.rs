@@ -8,8 +8,9 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 
 use ropewalk_model::{Instant, Nanos};
+use ropewalk_proto::mix::mix;
 use ropewalk_proto::stage::account::Account;
-use ropewalk_proto::stage::deal::{Deal, mix};
+use ropewalk_proto::stage::deal::Deal;
 use ropewalk_proto::stage::frame::{Frame, Header};
 use ropewalk_proto::stage::process::{Held, Process, Role, Settings};
 use ropewalk_proto::stage::run::{Action, Cause, Failure, Progress, Run};

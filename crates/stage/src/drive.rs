@@ -6,8 +6,9 @@ use ropewalk_lane::crc64;
 use ropewalk_lane::shm::Wanted;
 
 use ropewalk_proto::control::{StageAccount, StageStatus, from_stage, to_stage};
+use ropewalk_proto::mix::mix;
 use ropewalk_proto::stage::account::Account;
-use ropewalk_proto::stage::deal::{Deal, mix};
+use ropewalk_proto::stage::deal::Deal;
 use ropewalk_proto::stage::frame::{CHECKED_LEN, Frame, Header};
 use ropewalk_proto::stage::process::{Process, Role, Violation, Wait};
 use ropewalk_proto::stage::shuffle;

@@ -51,6 +51,11 @@ pub trait Source: Send + Sync {
         false
     }
 
+    /// The file that has a byte, for messages. `None` where none has.
+    fn path_at(&self, _offset: u64) -> Option<PathBuf> {
+        None
+    }
+
     /// The number of the file system that its files are on: reads of one that does not answer do not return. Folders below on which others are mounted count as
     /// the one above. `None`: it is not known, or there are no files.
     fn file_system(&self) -> Option<u64> {
@@ -568,6 +573,11 @@ impl Source for FileSource {
         let piece = self.layout.locate(range.start);
         range.len() <= SMALL_FILE_MAX
             && piece.is_some_and(|piece| piece.range == range && self.is_whole(&piece))
+    }
+
+    fn path_at(&self, offset: u64) -> Option<PathBuf> {
+        let piece = self.layout.locate(offset)?;
+        Some(self.path(piece.object))
     }
 
     fn file_system(&self) -> Option<u64> {

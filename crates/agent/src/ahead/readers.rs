@@ -16,6 +16,7 @@ use ropewalk_proto::read_ahead::{
 use ropewalk_proto::wire::SPACE_DATA;
 
 use crate::holdings::Holdings;
+use crate::hung::{Calls, Place, READS};
 
 /// A thread without anything to read ends after this.
 const IDLE: Duration = Duration::from_secs(2);
@@ -25,6 +26,9 @@ const STACK_LEN: usize = 256 << 10;
 
 /// Those of this process: all its nodes and transfers share one bound of memory and threads.
 static READERS: LazyLock<Arc<Readers>> = LazyLock::new(Arc::default);
+
+/// Their reads.
+static CALLS: LazyLock<Calls> = LazyLock::new(Calls::new);
 
 /// The transfer has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -143,8 +147,12 @@ impl Underway<'_> {
         };
         let mut bytes = vec![0; unit.len() as usize].into_boxed_slice();
         let since = Instant::now();
-        let read = holdings.read(SPACE_DATA, unit.start, &mut bytes);
-        if read.is_ok() {
+        let place = Place {
+            holdings: holdings.clone(),
+            offset: unit.start,
+        };
+        let read = || holdings.read(SPACE_DATA, unit.start, &mut bytes);
+        if CALLS.carry_out(READS, Some(place), read).is_ok() {
             let took = since.elapsed().into();
             machine.lock().observe(unit.len(), took);
             self.bytes = Some(bytes);

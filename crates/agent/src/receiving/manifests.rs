@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
+use parking_lot::Mutex;
 use ropewalk_model::{Layout, Piece, Range, RangeSet};
 use ropewalk_proto::control::{self, Verify};
 use ropewalk_proto::coordinator;
@@ -275,6 +276,7 @@ impl Fetch {
                     peers: &plan.peers,
                     parts: &plan.parts,
                     lines: AtomicUsize::new(0),
+                    silent: Mutex::default(),
                 };
                 let wish = Wish {
                     names_early,

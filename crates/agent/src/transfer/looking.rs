@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use parking_lot::Mutex;
 use ropewalk_model::RangeSet;
 use ropewalk_proto::control::{self, Change, from_agent};
 use ropewalk_store::{
@@ -189,6 +190,7 @@ impl Transfer {
             peers: &look.peers,
             parts: &look.parts,
             lines: AtomicUsize::new(0),
+            silent: Mutex::default(),
         };
         let found = lists
             .fetch(&look.parts)

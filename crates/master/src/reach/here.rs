@@ -27,11 +27,23 @@ pub(crate) struct Running {
 impl Running {
     /// Closes the agent's input, which ends it.
     pub async fn leave(self) {
-        self.pipe.close(LAST_WORDS).await;
-        let ended = tokio::time::timeout(LEAVE_TIMEOUT, self.ended).await;
         // A child says so on standard error, which is passed on.
-        if let Ok(Ok(Err(NotStarted { text, .. }))) = ended {
+        if let Some(text) = self.leave_within(LEAVE_TIMEOUT).await {
             show(format!("ropewalk: {text}").as_bytes());
+        }
+    }
+
+    /// The same; what is to be said of its end.
+    async fn leave_within(self, most: Duration) -> Option<String> {
+        self.pipe.close(LAST_WORDS).await;
+        match tokio::time::timeout(most, self.ended).await {
+            Ok(Ok(Err(NotStarted { text, .. }))) => Some(text),
+            Ok(_) => None,
+            Err(_) => Some(format!(
+                "files of this copy were still put in order {} s after its end, and may be left under temporary names: \
+                 `ropewalk status DEST` lists them, `ropewalk clean DEST` removes them",
+                most.as_secs()
+            )),
         }
     }
 }
@@ -91,5 +103,38 @@ pub(super) async fn start(options: &Options, lines: &[String]) -> Result<Reached
             "no agent within {} s",
             START_TIMEOUT.as_secs()
         ))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use ropewalk_pipe::{Pipe, Side};
+    use rustix::pipe::{PipeFlags, pipe_with};
+    use tokio::sync::oneshot;
+
+    use super::{NotStarted, Running};
+
+    /// An agent that has not put its files in order in time is said to have left some; one that has is not.
+    #[tokio::test]
+    async fn agents_that_are_cut_off_are_named() {
+        let agent = || {
+            let pipe = || pipe_with(PipeFlags::CLOEXEC).unwrap();
+            let ((input, _), (_, output)) = (pipe(), pipe());
+            let (pipe, _) = Pipe::over(input, output, Side::Started).unwrap();
+            let (end, ended) = oneshot::channel::<Result<(), NotStarted>>();
+            (Running { ended, pipe }, end)
+        };
+        let (running, _end) = agent();
+        let text = running.leave_within(Duration::ZERO).await.unwrap();
+        assert!(
+            text.contains("`ropewalk clean DEST` removes them"),
+            "{text}"
+        );
+        let (running, end) = agent();
+        end.send(Ok(())).unwrap();
+        let text = running.leave_within(Duration::from_secs(60)).await;
+        assert_eq!(text, None);
     }
 }

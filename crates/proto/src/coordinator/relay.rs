@@ -11,6 +11,7 @@ use ropewalk_model::{Range, RangeSet};
 
 use super::{Coordinator, Mapping, Relay};
 use crate::control::{self, Run, Verify, range, to_agent};
+use crate::mix::mix;
 
 mod deal;
 #[cfg(test)]
@@ -209,19 +210,19 @@ impl Coordinator {
         sources.sort_by_key(|source| source.node);
         let pieces_max = PIECES_MAX / sources.len().max(1);
         for source in &mut sources {
-            keep_longest(&mut source.wants, pieces_max);
+            keep_longest(&mut source.wants, pieces_max, node);
         }
         sources
     }
 }
 
-/// Keeps so many pieces, those with most bytes.
-fn keep_longest(ranges: &mut RangeSet, pieces_max: usize) {
+/// Keeps so many pieces, those with most bytes; of equal ones each node has others.
+fn keep_longest(ranges: &mut RangeSet, pieces_max: usize, node: u32) {
     if ranges.as_slice().len() <= pieces_max {
         return;
     }
     let mut longest = ranges.as_slice().to_vec();
-    longest.sort_by_key(|range| Reverse(range.len()));
+    longest.sort_by_key(|range| (Reverse(range.len()), mix(range.start ^ mix(node.into()))));
     longest.truncate(pieces_max);
     *ranges = RangeSet::from_ranges(longest);
 }

@@ -12,7 +12,8 @@
 use ropewalk_model::{Instant, Range, RangeSet};
 
 use super::stretches::Pulled;
-use super::{LaneId, Ledger, RateMeter, ReadyRun, Unit, mix, unit_of};
+use super::{LaneId, Ledger, RateMeter, ReadyRun, Unit, unit_of};
+use crate::mix::mix;
 
 /// Pieces of what one fellow receiver announced that are remembered: what it says beyond them is as if it had not.
 const PIECES_MAX: usize = 1 << 14;

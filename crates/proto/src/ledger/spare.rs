@@ -12,6 +12,7 @@ use ropewalk_model::{Instant, Nanos, Range, RangeSet};
 use super::relay::{Fellow, units_of_part};
 use super::stretches::Kept;
 use super::{LaneId, Ledger, ReadyRun, Unit, unit_of};
+use crate::mix::mix;
 
 /// A fellow receiver that needs this many times the time for its part that this node needs for all it lacks lags behind.
 const LAG: f64 = 1.5;
@@ -379,14 +380,6 @@ fn turned<T: Copy>(
     let [first, last] = halves.map_or([None; 2], |halves| halves.map(Some));
     let all = first.into_iter().chain(whole.copied()).chain(last);
     all.filter(|(_, part)| !part.is_empty())
-}
-
-/// Mixes a number well (the finaliser of SplitMix64).
-pub(crate) fn mix(number: u64) -> u64 {
-    let mut z = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }
 
 #[cfg(test)]

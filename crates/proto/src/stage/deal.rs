@@ -1,5 +1,7 @@
 //! Which process of the next group gets a block.
 
+use crate::mix::mix;
+
 /// How blocks are dealt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Deal {
@@ -35,15 +37,6 @@ impl Chance {
         // Scaled, not the remainder: no number is preferred by more than one in 2^32.
         ((high * bound as u64) >> 32) as usize
     }
-}
-
-/// Spreads the bits of a number (the finalizer of splitmix64).
-#[must_use]
-pub fn mix(number: u64) -> u64 {
-    let mut z = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }
 
 impl Deal {

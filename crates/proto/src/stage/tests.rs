@@ -5,10 +5,11 @@ use std::collections::VecDeque;
 use proptest::prelude::*;
 
 use super::account::Account;
-use super::deal::{Chance, Deal, mix};
+use super::deal::{Chance, Deal};
 use super::frame::{Frame, Header};
 use super::process::{Process, Role, Settings, Violation, Wait};
 use super::{GROUPS_MAX, group_name, group_of};
+use crate::mix::mix;
 
 const BLOCK: usize = 100;
 

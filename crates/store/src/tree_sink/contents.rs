@@ -13,10 +13,13 @@
 //! What is done with chunks that are the same is in `take`.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::ffi::OsStr;
 use std::fmt;
 use std::fs::File;
 use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::FileExt as _;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
@@ -166,6 +169,8 @@ pub(super) struct Compare<'a> {
     // Opens the file that has the bytes here.
     open: &'a (dyn Fn(u32) -> Option<File> + Sync),
     visit: Visit<'a>,
+    // Of a file, for messages.
+    path: &'a (dyn Fn(u32) -> PathBuf + Sync),
     left: Mutex<Comparison>,
     // Files that no source can read.
     unread: Mutex<HashSet<u32>>,
@@ -175,16 +180,19 @@ pub(super) struct Compare<'a> {
 impl<'a> Compare<'a> {
     /// * `open`: opens the file that has the bytes here.
     /// * `visit`: what is done with a chunk of one file that is the same.
+    /// * `path`: of a file, for messages.
     pub fn new(
         left: Comparison,
         contents: &'a dyn Contents,
         open: &'a (dyn Fn(u32) -> Option<File> + Sync),
         visit: Visit<'a>,
+        path: &'a (dyn Fn(u32) -> PathBuf + Sync),
     ) -> Self {
         Self {
             contents,
             open,
             visit,
+            path,
             left: Mutex::new(left),
             unread: Mutex::default(),
             has_failed: AtomicBool::new(false),
@@ -271,7 +279,10 @@ impl<'a> Compare<'a> {
             (files, bytes) = (files - chunk.files(), bytes - chunk.space.len());
             let pieces = lock(&self.left).pieces(&chunk);
             let own = here.read(&pieces);
-            let theirs = hashes.answer().map_err(failed)?;
+            let theirs = hashes.answer().map_err(|reason| {
+                let path = (self.path)(chunk.object);
+                failed(format!("{reason}; asked for the hash of {path:?}"))
+            })?;
             if theirs.is_none() && chunk.files() == 1 {
                 lock(&self.unread).insert(chunk.object);
             }
@@ -341,7 +352,9 @@ impl Tree {
             }
             Ok(())
         };
-        let (left, _) = Compare::new(Comparison::new(candidates), contents, &open, &visit).run()?;
+        let path = |object| self.name_of(object);
+        let left = Comparison::new(candidates);
+        let (left, _) = Compare::new(left, contents, &open, &visit, &path).run()?;
         let whole: Vec<u32> = left.same_files().collect();
         for object in whole {
             let found = same.found.get(&object).copied();
@@ -369,8 +382,18 @@ impl Tree {
     ) -> Result<(HashSet<u32>, HashSet<u32>), StoreError> {
         let open = |object| self.open_found(dest, object, found.get(&object)?);
         let all = Comparison::new(self.candidates(layout, found));
-        let (left, unread) = Compare::new(all, contents, &open, &|_, _, _| Ok(())).run()?;
+        let path = |object| self.name_of(object);
+        let visit = |_: &Chunk, _: &[u8], _| Ok(());
+        let (left, unread) = Compare::new(all, contents, &open, &visit, &path).run()?;
         Ok((left.same_files().collect(), unread))
+    }
+
+    /// A file as its source names it, for messages.
+    pub(super) fn name_of(&self, object: u32) -> PathBuf {
+        match self.entries.get(object as usize) {
+            Some(entry) if !entry.path.is_empty() => OsStr::from_bytes(&entry.path).into(),
+            _ => self.dest.clone(),
+        }
     }
 
     /// DEST, where it is a folder.

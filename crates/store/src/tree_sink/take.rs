@@ -169,7 +169,8 @@ impl Writing<'_> {
             let _ = thread.spawn_scoped(scope, || taken.keep_with(|taken| self.keep(taken)));
             // Ends that thread, also where this one panics.
             let _ending = Ending(&taken);
-            Compare::new(left, contents, &open, &visit).run()
+            let path = |object| self.tree.name_of(object);
+            Compare::new(left, contents, &open, &visit, &path).run()
         });
         match compared {
             // What was taken over by then is as good.

@@ -279,6 +279,23 @@ fn few_pieces_are_dealt() {
     }
 }
 
+/// Of equal pieces not all nodes keep the first ones.
+#[test]
+fn equal_pieces_are_kept_by_some() {
+    let all = RangeSet::from_ranges((0..100).map(|at| Range::new(2 * at, 2 * at + 1)));
+    let kept = |node| {
+        let mut kept = all.clone();
+        keep_longest(&mut kept, 10, node);
+        kept
+    };
+    let kept: Vec<RangeSet> = (0..20).map(kept).collect();
+    assert!(kept.iter().all(|kept| kept.len_bytes() == 10));
+    let union = kept
+        .iter()
+        .fold(RangeSet::new(), |all, kept| all.union(kept));
+    assert!(union.len_bytes() > 50, "{union:?}");
+}
+
 /// Of those that joined, the ones that are done have a part in what a further one wants.
 #[test]
 fn one_that_joined_and_is_done_is_fetched_from() {

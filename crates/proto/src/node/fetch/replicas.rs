@@ -17,7 +17,8 @@ use ropewalk_model::{Instant, Nanos, Range, RangeSet};
 
 use super::{Event, Receiving};
 use crate::control::{self, Run};
-use crate::ledger::{LaneId, mix};
+use crate::ledger::LaneId;
+use crate::mix::mix;
 
 mod sample;
 

@@ -6,7 +6,7 @@ use ropewalk_model::{Range, RangeSet};
 
 use super::{Compare, Replicas};
 use crate::control::{self, Run};
-use crate::ledger::mix;
+use crate::mix::mix;
 
 /// Most bytes that other holders hash for a sample.
 const SAMPLE_BYTES_MAX: u64 = 8 << 20;
