@@ -199,7 +199,7 @@ fn handshake(
 }
 
 /// The least round trip of a connection's first packets, as far as it is known.
-fn least_trip(stream: Option<&TcpStream>, took: Option<Duration>) -> Duration {
+pub(crate) fn least_trip(stream: Option<&TcpStream>, took: Option<Duration>) -> Duration {
     // The kernel's clock stops when a packet comes, this thread's when it is its turn.
     let known = |info: TcpInfo| {
         let trips = [info.rtt_microseconds_min, info.rtt_microseconds];

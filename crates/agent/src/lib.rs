@@ -58,6 +58,7 @@ mod shared;
 mod stages;
 mod streams;
 mod transfer;
+mod trips;
 mod tunnel;
 mod usage;
 mod waits;

@@ -305,7 +305,7 @@ impl Session {
             }
             Some(to_agent::Body::Probe(probe)) => {
                 if let Some(transfer) = self.transfer.clone() {
-                    let asks = !probe.places.is_empty() || !probe.samples.is_empty();
+                    let asks = probe != control::Probe::default();
                     let probed = tokio::task::spawn_blocking(move || transfer.probe(&probe)).await;
                     if asks {
                         self.send(from_agent::Body::Probed(probed.unwrap_or_default()));

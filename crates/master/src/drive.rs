@@ -505,8 +505,9 @@ fn plan(problem: &Problem, scheduler: &str, purpose: &Purpose) -> Result<Planned
     let seconds = schedule.predicted_seconds(problem);
     if purpose.first
         && is_auto
-        && let Some(gaining) = ropewalk_sched::gaining_relays(problem, seconds, purpose.is_guess)
-            .map_err(|e| e.to_string())?
+        && let Some(gaining) =
+            ropewalk_sched::gaining_relays(problem, seconds, purpose.is_guess, &purpose.sites)
+                .map_err(|e| e.to_string())?
     {
         return planned_with_relays(problem, gaining, purpose.spares);
     }

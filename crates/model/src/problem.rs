@@ -60,6 +60,15 @@ pub struct PairCap {
     pub cap: u64,
 }
 
+/// Nodes that lie near each other: what others send them takes a longer path, of which nothing else is known.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Site {
+    /// Positions in [`Problem::senders`], in order.
+    pub senders: Vec<usize>,
+    /// Positions in [`Problem::receivers`], in order.
+    pub receivers: Vec<usize>,
+}
+
 /// A limit for all traffic from any of the senders, and from receivers that hand on beside them, to any of the receivers together.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Trunk {

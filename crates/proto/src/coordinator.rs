@@ -84,6 +84,7 @@ mod setup;
 mod shared_rows;
 #[cfg(test)]
 mod silence_tests;
+mod sites;
 mod source_lists;
 mod streams;
 mod summary;
@@ -132,6 +133,7 @@ pub struct Coordinator {
     space: layout::Space,
     comparing: source_lists::Comparing,
     probing: probe::Probing,
+    sites: sites::Sites,
     groups: groups::Groups,
     looking: looking::Looking,
     listed: DryRunReport,
@@ -169,6 +171,7 @@ impl Coordinator {
             space: layout::Space::default(),
             comparing: source_lists::Comparing::default(),
             probing: probe::Probing::default(),
+            sites: sites::Sites::default(),
             groups: groups::Groups::default(),
             looking: looking::Looking::default(),
             listed: DryRunReport::default(),

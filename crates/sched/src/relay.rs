@@ -5,7 +5,8 @@
 //! want it. Left out on purpose: what happens while bytes move, and links from receiver to receiver, of which a
 //! [`Problem`] knows nothing.
 
-use ropewalk_model::problem::Problem;
+use ropewalk_model::RangeSet;
+use ropewalk_model::problem::{Problem, Site, Trunk};
 use ropewalk_model::schedule::RelaySchedule;
 
 use crate::{Bound, PlanError, plan_auto};
@@ -29,6 +30,10 @@ const GAIN_MIN: f64 = 0.005;
 /// Transfers have relays where these gain at least this, relatively: what a receiver hands on waits until a unit of it is there and
 /// announced, which takes 2 to 8 % of the time, and holders read and hash it once more.
 pub const TRANSFER_GAIN_MIN: f64 = 0.1;
+
+/// A plan in which what is wanted at a site gets there once may take so much longer than another one, relatively, for nodes: what the paths
+/// between sites carry is not known, and is mostly less than what their nodes do.
+const SITES_COST_MAX: f64 = 0.25;
 
 /// With caps and trunks, plans are tried in which senders give less and less, down to a 64th of their speeds.
 const SLOWER_MAX: u32 = 6;
@@ -78,6 +83,7 @@ pub fn plan_relays(problem: &Problem) -> Result<RelayPlan, PlanError> {
 /// * `seconds`: what the plan without relays takes.
 /// * `is_guess`: speeds are not known. They gain then where they would if senders had half of their speeds, and are planned so:
 ///   receivers that need not hand on cost a few percent, senders that are slower than was guessed cost the factor by which they are.
+/// * `sites`: what is wanted at one gets there once, where the plan is about as fast for the nodes; not regarded where links are declared.
 ///
 /// # Errors
 /// As [`plan_relays`].
@@ -85,16 +91,17 @@ pub fn gaining_relays(
     problem: &Problem,
     seconds: f64,
     is_guess: bool,
+    sites: &[Site],
 ) -> Result<Option<(RelayPlan, Bound)>, PlanError> {
     if !is_guess || !relays(problem) {
-        return gaining(problem, seconds);
+        return gaining(problem, seconds, sites);
     }
     let mut slower = problem.clone();
     for sender in &mut slower.senders {
         sender.up = (sender.up / 2).max(1);
     }
     let (_, quality) = plan_auto(&slower)?;
-    let Some((plan, _)) = gaining(&slower, quality.predicted_seconds)? else {
+    let Some((plan, _)) = gaining(&slower, quality.predicted_seconds, sites)? else {
         return Ok(None);
     };
     let bound = relay_bound(problem)?;
@@ -106,7 +113,11 @@ pub fn gaining_relays(
     Ok(Some((plan, bound)))
 }
 
-fn gaining(problem: &Problem, seconds: f64) -> Result<Option<(RelayPlan, Bound)>, PlanError> {
+fn gaining(
+    problem: &Problem,
+    seconds: f64,
+    sites: &[Site],
+) -> Result<Option<(RelayPlan, Bound)>, PlanError> {
     let gains = |with: f64| with < seconds * (1.0 - TRANSFER_GAIN_MIN);
     if !relays(problem) {
         return Ok(None);
@@ -115,9 +126,57 @@ fn gaining(problem: &Problem, seconds: f64) -> Result<Option<(RelayPlan, Bound)>
     if !gains(bound.seconds) {
         return Ok(None);
     }
-    let plan = plan_to_bound(problem, &bound)?;
+    let mut plan = plan_to_bound(problem, &bound)?;
+    let once = once_to_sites(problem, &bound, sites)?;
+    if let Some(once) = once.filter(|once| once.seconds <= plan.seconds * (1.0 + SITES_COST_MAX)) {
+        plan = once;
+    }
     let is_worth_it = gains(plan.seconds) && !plan.schedule.relayed.is_empty();
     Ok(is_worth_it.then_some((plan, bound)))
+}
+
+/// A plan for paths to the sites that carry what is wanted there once in the bound's time; `None` where there are none, or receivers hand nothing
+/// on then.
+fn once_to_sites(
+    problem: &Problem,
+    bound: &Bound,
+    sites: &[Site],
+) -> Result<Option<RelayPlan>, PlanError> {
+    if problem.has_links() || bound.seconds <= 0.0 {
+        return Ok(None);
+    }
+    let others = |count: usize, own: &[usize]| -> Vec<usize> {
+        (0..count)
+            .filter(|at| own.binary_search(at).is_err())
+            .collect()
+    };
+    let mut narrow = problem.clone();
+    for site in sites.iter().filter(|site| site.receivers.len() > 1) {
+        let wants = site
+            .receivers
+            .iter()
+            .map(|at| &problem.receivers[*at].ranges);
+        let wanted = wants.fold(RangeSet::new(), |all, wants| all.union(wants));
+        let trunk = Trunk {
+            name: String::new(),
+            senders: others(problem.senders.len(), &site.senders),
+            relays: others(problem.receivers.len(), &site.receivers),
+            receivers: site.receivers.clone(),
+            cap: ((wanted.len_bytes() as f64 / bound.seconds).ceil() as u64).max(1),
+        };
+        if !trunk.senders.is_empty() || !trunk.relays.is_empty() {
+            narrow.trunks.push(trunk);
+        }
+    }
+    if narrow.trunks.is_empty() {
+        return Ok(None);
+    }
+    let plan = plan_to_bound(&narrow, &relay_bound(&narrow)?)?;
+    Ok((!plan.schedule.relayed.is_empty()).then(|| RelayPlan {
+        seconds: plan.schedule.predicted_seconds(problem),
+        bound_seconds: bound.seconds,
+        ..plan
+    }))
 }
 
 /// As [`plan_relays`], where the bound is known: it costs about as much as the plan.

@@ -8,7 +8,7 @@ use microlp::{ComparisonOp, OptimizationDirection, Problem as Program, Variable}
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
 use ropewalk_model::problem::case::Case;
-use ropewalk_model::problem::{Destination, Problem, Receiver, Sender, Trunk};
+use ropewalk_model::problem::{Destination, Problem, Receiver, Sender, Site, Trunk};
 use ropewalk_model::range::{Range, RangeSet};
 use ropewalk_sched::{
     LANES_PER_NODE_MAX, RelayPlan, bound, gaining_relays, plan_auto, plan_relays, relay_bound,
@@ -514,7 +514,7 @@ fn a_cluster_feeds_the_other_over_the_trunk() {
 fn transfers_have_relays_where_they_gain() {
     let gains = |problem: &Problem| {
         let (_, quality) = plan_auto(problem).unwrap();
-        let found = gaining_relays(problem, quality.predicted_seconds, false).unwrap();
+        let found = gaining_relays(problem, quality.predicted_seconds, false, &[]).unwrap();
         if let Some((plan, bound)) = &found {
             assert!(
                 plan.seconds < quality.predicted_seconds * 0.9 && !plan.schedule.relayed.is_empty()
@@ -541,7 +541,7 @@ fn transfers_have_relays_where_they_gain() {
     // Senders that were guessed to be as fast as receivers may not be; where there are twice as many they may.
     let guessed = |problem: &Problem| {
         let (_, quality) = plan_auto(problem).unwrap();
-        let found = gaining_relays(problem, quality.predicted_seconds, true).unwrap();
+        let found = gaining_relays(problem, quality.predicted_seconds, true, &[]).unwrap();
         if let Some((plan, bound)) = &found {
             verify_relays(problem, &plan.schedule).unwrap();
             assert_eq!(plan.seconds, plan.schedule.predicted_seconds(problem));
@@ -552,4 +552,67 @@ fn transfers_have_relays_where_they_gain() {
     assert!(guessed(&copies(&[100, 100], &equal, 1000)));
     assert!(!guessed(&copies(&[100; 4], &equal, 1000)));
     assert!(!guessed(&copies(&[100], &equal[..1], 1000)) && !guessed(&parts));
+}
+
+/// What is wanted at a site gets there once, where nodes are about as fast then: its receivers spread it. Where they cannot, more copies do.
+#[test]
+fn sites_get_what_they_want_once() {
+    const BYTES: u64 = 1_000_000;
+    let crossed = |problem: &Problem, sites: &[Site], is_guess: bool| {
+        let (_, quality) = plan_auto(problem).unwrap();
+        let seconds = quality.predicted_seconds;
+        let found = gaining_relays(problem, seconds, is_guess, sites).unwrap();
+        let (plan, bound) = found.expect("relays gain");
+        verify_relays(problem, &plan.schedule).unwrap();
+        assert_eq!(plan.seconds, plan.schedule.predicted_seconds(problem));
+        assert_eq!(bound, relay_bound(problem).unwrap());
+        let mut seen = problem.clone();
+        seen.trunks = vec![Trunk {
+            senders: vec![0],
+            relays: (0..4).collect(),
+            receivers: (4..8).collect(),
+            cap: BYTES,
+            ..Trunk::default()
+        }];
+        let crossed = plan.schedule.loads(&seen).nodes.trunks[0];
+        (crossed as f64 / BYTES as f64, plan.seconds / bound.seconds)
+    };
+    let sites = [
+        Site {
+            senders: vec![0],
+            receivers: (0..4).collect(),
+        },
+        Site {
+            senders: Vec::new(),
+            receivers: (4..8).collect(),
+        },
+    ];
+    for is_guess in [false, true] {
+        let equal = copies(&[1000], &[(1000, 1000); 8], BYTES);
+        let (often, _) = crossed(&equal, &[], is_guess);
+        let (once, cost) = crossed(&equal, &sites, is_guess);
+        assert!(
+            often > 1.5 && once <= 1.001 && cost < 1.26,
+            "{often}, {once}, {cost}"
+        );
+        // Those at the second site could only spread it in four times the time.
+        let far = [[(1000, 1000); 4], [(1000, 100); 4]].concat();
+        let slow = copies(&[1000], &far, BYTES);
+        let (often, _) = crossed(&slow, &sites, is_guess);
+        assert!(often > 1.5, "{often}");
+    }
+}
+
+/// Sites cost little time to plan, with as many receivers as hand on at most.
+#[test]
+fn sites_of_many_receivers_are_planned() {
+    let problem = copies(&[1000], &[(1000, 1000); 256], 1 << 30);
+    let site = |at: usize| Site {
+        senders: (at == 0).then_some(0).into_iter().collect(),
+        receivers: (at * 32..(at + 1) * 32).collect(),
+    };
+    let sites: Vec<Site> = (0..8).map(site).collect();
+    let found = gaining_relays(&problem, 1e9, true, &sites).unwrap();
+    let (plan, _) = found.expect("relays gain");
+    verify_relays(&problem, &plan.schedule).unwrap();
 }

@@ -124,6 +124,17 @@ impl Agent {
                 let opened = self.opened(around.scenario);
                 self.tell(from_agent::Body::Opened(opened), around);
             }
+            to_agent::Body::Probe(probe) if probe != control::Probe::default() => {
+                let trips = probe
+                    .landmarks
+                    .iter()
+                    .map(|peer| around.scenario.trip(self.node, peer.node));
+                let probed = control::Probed {
+                    trips: trips.collect(),
+                    ..control::Probed::default()
+                };
+                self.tell(from_agent::Body::Probed(probed), around);
+            }
             to_agent::Body::Plan(plan) => self.take_plan(&plan, around),
             to_agent::Body::ManifestQuery(query) => {
                 let trees = around.scenario.trees.as_ref();

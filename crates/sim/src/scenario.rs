@@ -107,6 +107,8 @@ pub struct Scenario {
     pub trunk: Option<(u32, f64)>,
     /// Whether the trunk is declared to the master, by its name "wan", in the direction of the nodes behind it.
     pub declares_trunk: bool,
+    /// Round trip of a packet over the trunk, in microseconds; 0: as short as others. Nodes measure it.
+    pub trunk_trip_microseconds: u32,
     /// Rails between any two nodes, numbered from 0. They share the nodes' speeds.
     pub rails: u32,
     /// Where no rail connects, data goes through the command's host; its way counts as a rail after the others.
@@ -164,6 +166,7 @@ impl Scenario {
             pair_caps: BTreeMap::new(),
             trunk: None,
             declares_trunk: false,
+            trunk_trip_microseconds: 0,
             rails: 1,
             has_tunnel: false,
             scheduler: "auto".into(),
@@ -208,6 +211,16 @@ impl Scenario {
         self.relay = Relay::Auto;
         self.options.set_verify(Verify::Tree);
         self
+    }
+
+    /// What a node measures as the round trip to another one, in microseconds.
+    pub(crate) fn trip(&self, from: u32, to: u32) -> u32 {
+        const NEAR: u32 = 100;
+        let behind = self.trunk.map_or(u32::MAX, |(behind, _)| behind);
+        match (from >= behind) == (to >= behind) {
+            true => NEAR,
+            false => NEAR + self.trunk_trip_microseconds,
+        }
     }
 
     /// As a network of real connections: what they get of a link differs by up to so many times, and announcements take 20 ms.

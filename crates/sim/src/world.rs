@@ -570,7 +570,8 @@ fn plan(
         .unwrap_or_else(|error| panic!("the schedule is wrong: {error}"));
     let seconds = schedule.predicted_seconds(problem);
     if scheduler.name() == AUTO
-        && let Some((plan, _)) = ropewalk_sched::gaining_relays(problem, seconds, purpose.is_guess)?
+        && let Some((plan, _)) =
+            ropewalk_sched::gaining_relays(problem, seconds, purpose.is_guess, &purpose.sites)?
     {
         verify_relays(problem, &plan.schedule)
             .unwrap_or_else(|error| panic!("the schedule with relays is wrong: {error}"));

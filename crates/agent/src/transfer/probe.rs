@@ -1,5 +1,5 @@
 //! What the master asks before anything moves, because it takes two nodes to know: do both see one place, do their files
-//! hold the same bytes?
+//! hold the same bytes, how far are they from each other?
 
 use ropewalk_model::Range;
 use ropewalk_proto::control::{self, Mark, Probe, Probed};
@@ -8,6 +8,7 @@ use ropewalk_store::Place;
 
 use super::Transfer;
 use crate::open::{OpenSink, OpenSource};
+use crate::trips;
 
 /// Longest sample that is read (1 MiB); the master asks for less.
 const SAMPLE_MAX: u64 = 1 << 20;
@@ -57,10 +58,11 @@ impl Transfer {
     /// Leaves marks or looks for what others write, reads samples; with nothing to do, removes the marks.
     pub fn probe(&self, probe: &Probe) -> Probed {
         let id = self.id_text();
-        if probe.places.is_empty() && probe.samples.is_empty() {
+        if *probe == Probe::default() {
             self.remove_marks();
             return Probed::default();
         }
+        let trips = trips::measure(&self.member, &probe.landmarks);
         let mut marks = Vec::new();
         for &number in &probe.places {
             let Some(place) = self.places.get(number as usize) else {
@@ -94,6 +96,7 @@ impl Transfer {
         Probed {
             marks,
             hashes: samples.map(hash).collect(),
+            trips,
         }
     }
 

@@ -412,7 +412,7 @@ pub struct Place {
     pub keeps: bool,
 }
 /// Before anything moves: what two nodes have to say together. Leave a mark at these places, or say whose stands there; read
-/// these samples. With nothing at all: remove the marks.
+/// these samples; measure these round trips. With nothing at all: remove the marks.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Probe {
     /// positions in Opened.places
@@ -427,6 +427,9 @@ pub struct Probe {
     /// of each sample, the source to read it from
     #[prost(uint32, repeated, tag = "4")]
     pub sources: ::prost::alloc::vec::Vec<u32>,
+    /// nodes to measure the round trip to
+    #[prost(message, repeated, tag = "5")]
+    pub landmarks: ::prost::alloc::vec::Vec<Peer>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Probed {
@@ -435,6 +438,9 @@ pub struct Probed {
     /// of each sample; empty when it cannot be read
     #[prost(bytes = "vec", repeated, tag = "2")]
     pub hashes: ::prost::alloc::vec::Vec<::prost::alloc::vec::Vec<u8>>,
+    /// to each landmark, in microseconds; 0 = not known
+    #[prost(uint32, repeated, tag = "3")]
+    pub trips: ::prost::alloc::vec::Vec<u32>,
 }
 /// Another node's mark where this one was to leave its own.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -626,6 +632,9 @@ pub struct Peer {
     /// end of that; equal to wants_start: it wants nothing; absent: not known
     #[prost(uint64, optional, tag = "8")]
     pub wants_end: ::core::option::Option<u64>,
+    /// a trunk, or a path that is longer than others, lies between it and the node this is for
+    #[prost(bool, tag = "9")]
+    pub far: bool,
 }
 /// One manifest and the stretch of data space that holds its files.
 #[derive(Clone, PartialEq, ::prost::Message)]

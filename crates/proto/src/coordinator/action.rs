@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use ropewalk_model::problem::Site;
 use ropewalk_model::{Problem, Range, ReceiverRun};
 
 use super::Coordinator;
@@ -37,6 +38,8 @@ pub struct Purpose {
     pub senders: Vec<u32>,
     /// Node number of each receiver of the problem.
     pub receivers: Vec<u32>,
+    /// Of a first plan: nodes that lie near each other, as far as round trips show it; none where all do.
+    pub sites: Vec<Site>,
 }
 
 /// What the driver must do.

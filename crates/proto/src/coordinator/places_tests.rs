@@ -72,8 +72,10 @@ fn all_opened(coordinator: &mut Coordinator, nodes: &[NodeSetup]) -> Vec<Action>
 }
 
 fn probed(marks: Vec<Mark>) -> FromAgent {
-    let hashes = Vec::new();
-    from(from_agent::Body::Probed(Probed { marks, hashes }))
+    from(from_agent::Body::Probed(Probed {
+        marks,
+        ..Probed::default()
+    }))
 }
 
 fn mark(place: u32, node: u32, of: u32) -> Mark {
@@ -242,8 +244,8 @@ fn overlapping_rows_at_other_offsets_are_compared() {
         for node in [0, 1] {
             let hash = if differ { node as u8 } else { 9 };
             let hashes = Probed {
-                marks: vec![],
                 hashes: vec![vec![hash; 32]],
+                ..Probed::default()
             };
             coordinator.handle_message(
                 node,

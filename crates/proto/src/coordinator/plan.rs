@@ -144,6 +144,10 @@ impl Coordinator {
                 true => SPARES_EXPLORING,
                 false => SPARES,
             },
+            sites: match first {
+                true => self.sites.positions(&senders, &numbers),
+                false => Vec::new(),
+            },
             senders,
             receivers: numbers,
         };
@@ -351,7 +355,7 @@ impl Coordinator {
                 None => self.groups.choices(group, run),
             };
         }
-        let peers = self.peers_of(&runs);
+        let peers = self.peers_of(node, &runs);
         // Bytes asked for again are still asked for once.
         let again = RangeSet::from_ranges(runs.iter().map(|r| control::range(r.start, r.length)));
         let state = &mut self.nodes[node as usize];
@@ -434,13 +438,22 @@ impl Coordinator {
             .collect()
     }
 
-    fn peers_of(&self, runs: &[Run]) -> Vec<control::Peer> {
+    fn peers_of(&self, receiver: u32, runs: &[Run]) -> Vec<control::Peer> {
         let mut wanted = BTreeSet::new();
         for run in runs {
             wanted.insert(run.sender);
             wanted.extend(run.spares.iter().copied().chain(run.relay));
         }
-        wanted.into_iter().map(|node| self.peer(node)).collect()
+        let peers = wanted.into_iter().map(|node| self.peer_of(receiver, node));
+        peers.collect()
+    }
+
+    /// As [`Self::peer`], for a receiver that knows then whether it is far.
+    pub(super) fn peer_of(&self, receiver: u32, node: u32) -> control::Peer {
+        control::Peer {
+            far: self.are_far(receiver, node),
+            ..self.peer(node)
+        }
     }
 
     pub(super) fn peer(&self, node: u32) -> control::Peer {
@@ -459,6 +472,7 @@ impl Coordinator {
             relays: hands_on,
             wants_start: if hands_on { first.start } else { 0 },
             wants_end: hands_on.then_some(last.end),
+            far: false,
         };
         let is_restricted =
             !self.setup.rails.only().is_empty() || !state.setup.interfaces.is_empty();
@@ -512,7 +526,7 @@ impl Coordinator {
         wanted.extend(self.relays_for(node));
         plan.holdings = self.holdings_for(node);
         wanted.extend(plan.holdings.iter().map(|holding| holding.node));
-        plan.peers = wanted.into_iter().map(|n| self.peer(n)).collect();
+        plan.peers = wanted.into_iter().map(|n| self.peer_of(node, n)).collect();
         plan
     }
 

@@ -1,7 +1,8 @@
-//! What nodes have to find out together before anything moves: whether places are one ([`super::places`]), and whether
-//! files that are said to hold the same bytes at different offsets do ([`super::overlaps`]).
+//! What nodes have to find out together before anything moves: whether places are one ([`super::places`]), whether
+//! files that are said to hold the same bytes at different offsets do ([`super::overlaps`]), and which nodes that may hand on lie near
+//! each other ([`super::sites`]).
 //!
-//! One message to each node that is concerned and one answer; none where nothing is odd, which is the rule.
+//! One message to each node that is concerned and one answer; none where nothing is odd and no receiver hands on.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -78,6 +79,7 @@ impl Coordinator {
                 }
             }
         }
+        self.ask_trips(&mut probes);
         if probes.is_empty() {
             return self.look();
         }
@@ -99,6 +101,7 @@ impl Coordinator {
         if self.phase != Phase::Probing || !self.probing.awaited.remove(&node) {
             return;
         }
+        self.sites.note(node, &probed.trips);
         let marks = probed.marks.into_iter().map(|mark| (node, mark));
         self.probing.marks.extend(marks);
         let hashes = probed.hashes.into_iter().enumerate();
@@ -117,6 +120,7 @@ impl Coordinator {
             let text = self.overlap_refusal(overlap, range);
             return self.refuse(text);
         }
+        self.find_sites();
         // The marks have done their work.
         for node in probing.asked {
             self.send(node, to_agent::Body::Probe(Probe::default()));

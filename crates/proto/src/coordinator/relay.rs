@@ -43,7 +43,7 @@ impl Coordinator {
     }
 
     /// Whether this transfer is one in which receivers may hand on: units have hashes, streams have frames for it, and work may move.
-    fn may_relay(&self) -> bool {
+    pub(super) fn may_relay(&self) -> bool {
         let options = &self.setup.options;
         self.setup.relay == Relay::Auto
             && options.verify() >= Verify::Tree
@@ -67,7 +67,7 @@ impl Coordinator {
 
     /// Whether a receiver has all that it writes by itself, can read it again, and has an uplink that no other node that takes part
     /// sends over: nodes on one host have one. A host that died may return as another node.
-    fn may_hand_on(&self, node: u32) -> bool {
+    pub(super) fn may_hand_on(&self, node: u32) -> bool {
         let state = &self.nodes[node as usize];
         let address = |node: &super::Node| {
             let first = node.opened.as_deref()?.addresses.first()?;
@@ -163,12 +163,12 @@ impl Coordinator {
         };
         let others = self.receivers().filter(lacks);
         let others: Vec<u32> = others.take(SOURCES_MAX).collect();
-        let revision = control::Revision {
-            peers: vec![self.peer(node)],
-            ..control::Revision::default()
-        };
         for other in others {
-            self.send(other, to_agent::Body::Revision(revision.clone()));
+            let revision = control::Revision {
+                peers: vec![self.peer_of(other, node)],
+                ..control::Revision::default()
+            };
+            self.send(other, to_agent::Body::Revision(revision));
         }
     }
 

@@ -108,6 +108,7 @@ impl Coordinator {
                 spares: 0,
                 senders: Vec::new(),
                 receivers: Vec::new(),
+                sites: Vec::new(),
             };
             self.revise(&purpose, &Planned::default(), Vec::new(), now);
             self.check_done();

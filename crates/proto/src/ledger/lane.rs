@@ -18,6 +18,8 @@ pub(super) struct Lane {
     pub peer: LaneId,
     // Of the first lane to a fellow receiver.
     pub fellow: Option<Fellow>,
+    // Of the first lane to a peer at another site.
+    pub is_far: bool,
     pub lost: bool,
     pub ready: VecDeque<ReadyRun>,
     pub ready_bytes: u64,

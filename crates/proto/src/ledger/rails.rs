@@ -29,6 +29,7 @@ impl Ledger {
         let (was_lost, old) = (l.lost, std::mem::take(l));
         *l = Lane {
             fellow: old.fellow,
+            is_far: old.is_far,
             ready: old.ready,
             ready_bytes: old.ready_bytes,
             planned: old.planned && !was_lost,

@@ -62,6 +62,22 @@ impl Ledger {
         }
     }
 
+    /// The peer of a lane is far: bytes from it take a path that others near this node share, each for the first of them.
+    pub fn set_far(&mut self, lane: LaneId) {
+        if let Some(l) = self.lanes.get_mut(lane) {
+            l.is_far = true;
+        }
+    }
+
+    /// Whether a lane leads far away and another one to a near fellow receiver: what that one delivers later has crossed the path once.
+    pub(super) fn is_detour(&self, lane: LaneId, near: LaneId) -> bool {
+        let is_far = |lane: LaneId| {
+            let first = self.lanes.get(lane).map(|l| l.peer);
+            first.is_some_and(|first| self.lanes[first].is_far)
+        };
+        self.is_relay(near) && is_far(lane) && !is_far(near)
+    }
+
     /// All that a fellow receiver wants is in a range, which is empty where it wants nothing; anything, where that is not said.
     pub fn set_wants(&mut self, lane: LaneId, range: Range) {
         if let Some(fellow) = self.lanes.get_mut(lane).and_then(|l| l.fellow.as_mut()) {
@@ -318,7 +334,11 @@ impl Ledger {
         unit_at: &dyn Fn(u64) -> Range,
     ) -> Option<(LaneId, usize, Range)> {
         let open = &self.fellow(lane)?.open;
-        self.busiest_others(lane).into_iter().find_map(|owner| {
+        let others = self.busiest_others(lane).into_iter();
+        let mut others = others.filter(|owner| {
+            !self.is_detour(lane, *owner) || self.is_silent_for_others(*owner, now)
+        });
+        others.find_map(|owner| {
             let mut runs = self.lanes[owner].ready.iter().enumerate().rev();
             let (at, unit) = runs.find_map(|(at, run)| {
                 let unit = last_whole_unit(open, run.range, unit_at)?;

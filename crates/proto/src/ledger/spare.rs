@@ -155,8 +155,10 @@ impl Ledger {
         };
         let waits = |(relay, _): &(LaneId, u64)| {
             let theirs = self.seconds_left(*relay, now);
+            let is_silent = || self.is_silent(*relay, passed, now);
             let slack = match has_new {
-                true if self.is_silent(*relay, passed, now) => slack,
+                _ if self.is_detour(lane, *relay) && !is_silent() => f64::INFINITY,
+                true if is_silent() => slack,
                 true => f64::INFINITY,
                 false => slack * SLACK_FREE,
             };
@@ -265,6 +267,12 @@ impl Ledger {
             _ if self.is_silent(lane, passed, now) => slack,
             _ => f64::INFINITY,
         }
+    }
+
+    /// As [`Self::is_silent`], since fellow receivers were met.
+    pub(super) fn is_silent_for_others(&self, lane: LaneId, now: Instant) -> bool {
+        let since = self.relays_since.unwrap_or(now);
+        self.is_silent(lane, now.since(since).as_seconds(), now)
     }
 
     /// Whether a lane to a fellow receiver brings nothing for long.

@@ -1,4 +1,4 @@
-//! Receivers behind a trunk, which every byte crosses once at best; and on both sides of one that is declared.
+//! Receivers behind a trunk, which every byte crosses once at best, and on both sides of it: declared, and found by round trips.
 
 use std::time::Duration;
 
@@ -46,7 +46,7 @@ const fn point(beside: usize, behind: usize, way: Way) -> Point {
     }
 }
 
-pub(super) const POINTS: [Point; 8] = [
+pub(super) const POINTS: [Point; 9] = [
     point(0, 1, Way::Auto),
     point(0, 2, Way::Auto),
     point(0, 4, Way::Auto),
@@ -54,6 +54,7 @@ pub(super) const POINTS: [Point; 8] = [
     point(0, 4, Way::Declared),
     point(0, 8, Way::Declared),
     point(3, 4, Way::Declared),
+    point(3, 4, Way::Auto),
     point(0, 4, Way::Off),
 ];
 

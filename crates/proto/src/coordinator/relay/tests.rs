@@ -2,9 +2,10 @@
 
 use super::super::Action;
 use super::super::membership_tests::settle;
-use super::super::tests::{done, done_after, from, node, opened, sent, started};
+use super::super::tests::{actions, begun, done, done_after, from, node, opened, sent, started};
 use super::*;
-use crate::control::{Plan, Present, from_agent, stretches};
+use crate::control::{Plan, Present, Probe, Probed, from_agent, stretches};
+use ropewalk_model::problem::Site;
 use ropewalk_model::{ByteRate, Instant};
 
 const MIB: u64 = 1 << 20;
@@ -277,6 +278,85 @@ fn few_pieces_are_dealt() {
                 .contains_range(Range::new(7 * length, 10 * length))
         );
     }
+}
+
+/// Before the first plan all that may send measure how far the others are; the plan gets to know which are near each other. Not where
+/// only one could hand on.
+#[test]
+fn round_trips_are_measured_before_the_plan() {
+    let all = [(0, 64 * MIB)];
+    let open = |handing: u32| {
+        let receivers = (0..4).map(|at| node(&format!("r{at}"), &[], &all, None));
+        let nodes: Vec<_> = [node("s", &all, &[], None)]
+            .into_iter()
+            .chain(receivers)
+            .collect();
+        let mut c = begun(nodes.clone(), None);
+        c.setup.relay = Relay::Auto;
+        c.setup.options.set_verify(Verify::Tree);
+        for (number, node) in (0u32..).zip(&nodes) {
+            let mut message = opened(node, 7);
+            if let Some(from_agent::Body::Opened(opened)) = &mut message.body {
+                opened.hands_on = (1..=handing).contains(&number);
+                opened.addresses = vec![format!("10.0.0.{number}:7420")];
+            }
+            c.handle_message(number, message, Instant(1));
+        }
+        let first = actions(&mut c);
+        (c, first)
+    };
+    let plan = |actions: &[Action]| {
+        actions.iter().find_map(|action| match action {
+            Action::Plan(purpose, _) => Some(purpose.sites.clone()),
+            _ => None,
+        })
+    };
+    let (mut c, first) = open(4);
+    assert_eq!(plan(&first), None);
+    let probes = |actions: &[Action], node| -> Vec<Probe> {
+        let probe = |body: &to_agent::Body| match body {
+            to_agent::Body::Probe(probe) => Some(probe.clone()),
+            _ => None,
+        };
+        sent(actions, node).into_iter().filter_map(probe).collect()
+    };
+    for number in 0..5 {
+        let probes = probes(&first, number);
+        let landmarks = probes[0].landmarks.iter().map(|peer| peer.node);
+        assert_eq!(landmarks.collect::<Vec<u32>>(), [0, 1, 2, 3, 4]);
+        assert_eq!(probes[0].landmarks[2].addresses, ["10.0.0.2:7420"]);
+        let is_far = |node| node == 2 || node == 4;
+        let trips = (0..5).map(|to| match is_far(number) == is_far(to) {
+            true => 100,
+            false => 20_000,
+        });
+        let probed = Probed {
+            trips: trips.collect(),
+            ..Probed::default()
+        };
+        c.handle_message(number, from(from_agent::Body::Probed(probed)), Instant(2));
+    }
+    let rest = actions(&mut c);
+    let site = |senders: &[usize], receivers: &[usize]| Site {
+        senders: senders.to_vec(),
+        receivers: receivers.to_vec(),
+    };
+    assert_eq!(
+        plan(&rest),
+        Some(vec![site(&[0], &[0, 2]), site(&[], &[1, 3])])
+    );
+    assert_eq!(probes(&rest, 3), [Probe::default()]);
+    let far = |to| {
+        (0..5)
+            .map(|node| c.peer_of(to, node).far)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(far(1), [false, false, true, false, true]);
+    assert_eq!(far(2), [true, true, false, true, false]);
+    let is_said = |action: &Action| matches!(action, Action::Note(text) if text.contains("there are 2 sites"));
+    assert!(rest.iter().any(is_said));
+    let (_, first) = open(1);
+    assert_eq!(plan(&first), Some(Vec::new()));
 }
 
 /// Of equal pieces not all nodes keep the first ones.

@@ -180,6 +180,9 @@ impl Receiving {
         let lane = self.ledger.add_lane();
         self.lane_of.insert(peer.node, lane);
         self.enter(peer.clone());
+        if peer.far {
+            self.ledger.set_far(lane);
+        }
         if peer.relays {
             self.enter_relay(peer, lane);
         }

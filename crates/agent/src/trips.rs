@@ -1,0 +1,82 @@
+//! How far other nodes are: the round trip of a connection that is made and closed.
+
+use std::sync::Arc;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use ropewalk_proto::control::Peer;
+
+use crate::connect::least_trip;
+use crate::dial;
+use crate::member::Member;
+
+/// Round trips that are not known by then are not waited for: the first byte is.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Microseconds to each peer, 0 where it is not known, and to this node itself.
+pub(crate) fn measure(member: &Arc<Member>, peers: &[Peer]) -> Vec<u32> {
+    let until = Instant::now() + PATIENCE;
+    let mut trips = vec![0; peers.len()];
+    let (measured, all) = mpsc::channel();
+    for (at, peer) in peers
+        .iter()
+        .enumerate()
+        .filter(|(_, peer)| peer.node != member.node)
+    {
+        // The first address is the best.
+        let Some(target) = dial::targets(member, peer).into_iter().next() else {
+            continue;
+        };
+        let measured = measured.clone();
+        dial::begin(
+            target,
+            |_| Ok(()),
+            move |made| {
+                let trip = made.map_or(Duration::ZERO, |(stream, took)| {
+                    least_trip(Some(&stream), Some(took))
+                });
+                let _ = measured.send((at, trip));
+            },
+        );
+    }
+    drop(measured);
+    loop {
+        match all.recv_timeout(until.saturating_duration_since(Instant::now())) {
+            Ok((at, trip)) => trips[at] = trip.as_micros().min(u32::MAX.into()) as u32,
+            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return trips,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    /// Nodes that answer have a round trip, those that do not and this one have none.
+    #[test]
+    fn round_trips_of_those_that_answer_are_known() {
+        let (member, _said) = Member::alone();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let closed = TcpListener::bind("127.0.0.1:0")
+            .unwrap()
+            .local_addr()
+            .unwrap();
+        let peer = |node, address: &str| Peer {
+            node,
+            addresses: vec![address.to_owned()],
+            ..Peer::default()
+        };
+        let peers = [
+            peer(member.node, &address),
+            peer(member.node + 1, &address),
+            peer(member.node + 2, &closed.to_string()),
+            peer(member.node + 3, "no address"),
+        ];
+        let trips = measure(&member, &peers);
+        assert!(trips[1] > 0, "{trips:?}");
+        assert_eq!([trips[0], trips[2], trips[3]], [0; 3]);
+    }
+}
