@@ -53,6 +53,27 @@ class Copies(Folder):
         self.assertIn("3.146 MB", str(report))
         self.assertIn("<td>done</td>", report._repr_html_())
 
+    def test_paths_may_be_bytes(self) -> None:
+        contents = self.file("from", 1000)
+        folder = os.fsencode(self.folder)
+        not_utf8 = folder + b"/\xff"
+        secret = self.folder / "secret"
+        secret.touch(mode=0o600)
+        secret.write_text(self.token.hex())
+        with ropewalk.Agent(roots={folder: True}, token_file=os.fsencode(secret)) as agent:
+            at = agent.addresses[0].encode() + b":"
+            ropewalk.copy(at + folder + b"/from", at + not_utf8, token_file=os.fsencode(secret))
+            ropewalk.copy([at + not_utf8], [at + folder + b"/to"], token=self.token)
+        for copied in (not_utf8, folder + b"/to"):
+            with open(copied, "rb") as file:
+                self.assertEqual(file.read(), contents)
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                self.assertEqual(ropewalk.Place(entry).text, os.fsdecode(entry.path))
+        self.assertEqual(ropewalk.Place(b"./\xff").text, os.fsdecode(b"./\xff"))
+        with self.assertRaises(ropewalk.InputError):
+            ropewalk.Place(b"")
+
     def test_progress_is_reported(self) -> None:
         self.file("from", MIB)
         seen: list[dict] = []

@@ -17,13 +17,13 @@ def new_token() -> bytes:
     return bytes(_ropewalk.new_token())
 
 
-def token_of(token: bytes | None, token_file: str | os.PathLike[str] | None) -> list[int] | None:
+def token_of(token: bytes | None, token_file: str | bytes | os.PathLike[str] | None) -> list[int] | None:
     """A secret, given or in a file that `ropewalk agent --new-token FILE` made."""
     if token is not None and token_file is not None:
         raise InputError("give token or token_file, not both")
     if token_file is not None:
         with raised():
-            return list(_ropewalk.read_token(os.fspath(token_file)))
+            return list(_ropewalk.read_token(os.fsdecode(token_file)))
     if token is not None and len(token) != 32:
         raise InputError(f"a token has 32 bytes, not {len(token)}")
     return None if token is None else list(token)
@@ -77,14 +77,14 @@ class Agent:
         self,
         token: bytes | None = None,
         listen: Iterable[str] = ("127.0.0.1:0",),
-        roots: Mapping[str, bool] | None = None,
+        roots: Mapping[str | bytes | os.PathLike[str], bool] | None = None,
         *,
-        token_file: str | os.PathLike[str] | None = None,
+        token_file: str | bytes | os.PathLike[str] | None = None,
     ) -> None:
         secret = token_of(token, token_file) or list(new_token())
         self.token = bytes(secret)
         with raised():
-            self._agent = _ropewalk.Agent(list(listen), secret, [(os.fspath(path), may) for path, may in (roots or {}).items()])
+            self._agent = _ropewalk.Agent(list(listen), secret, [(os.fsdecode(path), may) for path, may in (roots or {}).items()])
         self.addresses: list[str] = self._agent.addresses()
 
     def lend(self, name: str, memory: Any, *, writable: bool = False) -> Lent:

@@ -25,7 +25,7 @@ class MessageSocket:
         to: Iterable[str],
         *,
         token: bytes | None = None,
-        token_file: str | os.PathLike[str] | None = None,
+        token_file: str | bytes | os.PathLike[str] | None = None,
         plain: bool = False,
         local: Iterable[str] = (),
     ) -> MessageSocket:
@@ -86,7 +86,7 @@ class MessageListener:
         listen: Iterable[str],
         *,
         token: bytes | None = None,
-        token_file: str | os.PathLike[str] | None = None,
+        token_file: str | bytes | os.PathLike[str] | None = None,
         plain: bool = False,
     ) -> None:
         with raised():

@@ -17,17 +17,18 @@ class Place:
     """One end of a copy, written as for `ropewalk copy`.
 
     * `/data/set`, `./set`, any path object: on this host.
+    * bytes, as `os.fsencode` gives: the text that `os.fsdecode` makes of them.
     * `b:/data/set`, `me@b:/data/set`: on a host that is reached over ssh.
     * `c:7420:/data/set`, `[::1]:7420:/data/set`: on a host where an agent listens.
 
     Memory that an `Agent` of this program is lent is a place, too: `Lent.place`.
     """
 
-    def __init__(self, text: str | os.PathLike[str]) -> None:
-        self.text = os.fspath(text)
+    def __init__(self, text: str | bytes | os.PathLike[str] | os.PathLike[bytes]) -> None:
+        self.text = os.fsdecode(text)
         if not self.text:
             raise InputError("an empty path names nothing; write . for this folder")
-        self._place = _parsed(self.text) if isinstance(text, str) else _here(self.text)
+        self._place = _parsed(self.text) if isinstance(text, (str, bytes)) else _here(self.text)
 
     @classmethod
     def buffer(cls, address: str, name: str) -> Place:
@@ -42,7 +43,7 @@ class Place:
         return f"Place({self.text!r})"
 
 
-PlaceLike = Union[Place, str, "os.PathLike[str]"]
+PlaceLike = Union[Place, str, bytes, "os.PathLike[str]", "os.PathLike[bytes]"]
 
 
 def _here(path: str) -> _ropewalk.Place:

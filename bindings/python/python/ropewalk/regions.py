@@ -20,7 +20,7 @@ class RegionServer:
         listen: Iterable[str] = ("127.0.0.1:0",),
         *,
         token: bytes | None = None,
-        token_file: str | os.PathLike[str] | None = None,
+        token_file: str | bytes | os.PathLike[str] | None = None,
         plain: bool = False,
     ) -> None:
         with raised():
@@ -86,7 +86,7 @@ class Region:
         nodes: Iterable[str | Iterable[str]],
         *,
         token: bytes | None = None,
-        token_file: str | os.PathLike[str] | None = None,
+        token_file: str | bytes | os.PathLike[str] | None = None,
         plain: bool = False,
         timeout: float | None = None,
     ) -> None:

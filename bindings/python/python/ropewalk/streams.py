@@ -121,7 +121,7 @@ class ByteStream:
         to: Iterable[str],
         *,
         token: bytes | None = None,
-        token_file: str | os.PathLike[str] | None = None,
+        token_file: str | bytes | os.PathLike[str] | None = None,
         plain: bool = False,
         local: Iterable[str] = (),
     ) -> ByteStream:
@@ -331,7 +331,7 @@ class ByteStreams:
         to: Iterable[str],
         *,
         token: bytes | None = None,
-        token_file: str | os.PathLike[str] | None = None,
+        token_file: str | bytes | os.PathLike[str] | None = None,
         plain: bool = False,
         local: Iterable[str] = (),
     ) -> ByteStreams:
@@ -380,7 +380,7 @@ class ByteStreamListener:
         listen: Iterable[str],
         *,
         token: bytes | None = None,
-        token_file: str | os.PathLike[str] | None = None,
+        token_file: str | bytes | os.PathLike[str] | None = None,
         plain: bool = False,
     ) -> None:
         with raised():

@@ -22,11 +22,13 @@ _LOOK_EVERY = 0.1
 
 
 def _text(value: object) -> str:
+    if isinstance(value, (bytes, os.PathLike)):
+        return os.fsdecode(value)
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _all(of: PlaceLike | Iterable[PlaceLike]) -> list[Place]:
-    if isinstance(of, (str, Place, os.PathLike)):
+    if isinstance(of, (str, bytes, Place, os.PathLike)):
         return [place(of)]
     return [place(one) for one in of]
 
@@ -75,7 +77,7 @@ class Copy:
         destinations: PlaceLike | Iterable[PlaceLike],
         *,
         token: bytes | None = None,
-        token_file: str | os.PathLike[str] | None = None,
+        token_file: str | bytes | os.PathLike[str] | None = None,
         progress: Progress | bool | None = None,
         **options: object,
     ) -> None:
@@ -224,7 +226,7 @@ class Rows:
         self,
         *,
         token: bytes | None = None,
-        token_file: str | os.PathLike[str] | None = None,
+        token_file: str | bytes | os.PathLike[str] | None = None,
         over_ssh: bool = False,
         master: str | None = None,
         progress: Progress | bool | None = None,
