@@ -198,10 +198,13 @@ async fn finished(
     finishing: &mut Option<(Arc<Transfer>, JoinHandle<control::Finished>)>,
 ) -> control::Finished {
     match finishing {
-        Some((_, work)) => work.await.unwrap_or_else(|_| control::Finished {
-            error: "a thread of the agent failed; this is a bug, its standard error says where"
-                .into(),
-            ..control::Finished::default()
+        Some((_, work)) => work.await.unwrap_or_else(|error| match error.is_panic() {
+            false => control::Finished::default(),
+            true => control::Finished {
+                error: "a thread of the agent failed; this is a bug, its standard error says where"
+                    .into(),
+                ..control::Finished::default()
+            },
         }),
         None => std::future::pending().await,
     }

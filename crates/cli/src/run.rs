@@ -108,8 +108,8 @@ fn name_open_calls() {
         let mut error = std::io::stderr().lock();
         let _ = writeln!(
             error,
-            "ropewalk: {} have not returned: the disk, or the server of its file system, does not answer; this process, {pid}, ends when it \
-             does, if the system does not end it before",
+            "ropewalk: {} have not returned yet: the disk, or the server of its file system, is slow or does not answer; this process, {pid}, ends when \
+             it does, if the system does not end it before",
             calls.join(", ")
         );
     }

@@ -35,6 +35,9 @@ pub const TRANSFER_GAIN_MIN: f64 = 0.1;
 /// between sites carry is not known, and is mostly less than what their nodes do.
 const SITES_COST_MAX: f64 = 0.25;
 
+/// Such plans are tried with senders that give less and less, down to a quarter of their speeds.
+const SITES_SLOWER_MAX: u32 = 2;
+
 /// With caps and trunks, plans are tried in which senders give less and less, down to a 64th of their speeds.
 const SLOWER_MAX: u32 = 6;
 
@@ -127,8 +130,11 @@ fn gaining(
         return Ok(None);
     }
     let mut plan = plan_to_bound(problem, &bound)?;
-    let once = once_to_sites(problem, &bound, sites)?;
-    if let Some(once) = once.filter(|once| once.seconds <= plan.seconds * (1.0 + SITES_COST_MAX)) {
+    let once = once_to_sites(problem, &bound, sites);
+    let is_cheap = |once: &RelayPlan| {
+        gains(once.seconds) && once.seconds <= plan.seconds * (1.0 + SITES_COST_MAX)
+    };
+    if let Some(once) = once.filter(is_cheap) {
         plan = once;
     }
     let is_worth_it = gains(plan.seconds) && !plan.schedule.relayed.is_empty();
@@ -137,13 +143,9 @@ fn gaining(
 
 /// A plan for paths to the sites that carry what is wanted there once in the bound's time; `None` where there are none, or receivers hand nothing
 /// on then.
-fn once_to_sites(
-    problem: &Problem,
-    bound: &Bound,
-    sites: &[Site],
-) -> Result<Option<RelayPlan>, PlanError> {
+fn once_to_sites(problem: &Problem, bound: &Bound, sites: &[Site]) -> Option<RelayPlan> {
     if problem.has_links() || bound.seconds <= 0.0 {
-        return Ok(None);
+        return None;
     }
     let others = |count: usize, own: &[usize]| -> Vec<usize> {
         (0..count)
@@ -169,14 +171,18 @@ fn once_to_sites(
         }
     }
     if narrow.trunks.is_empty() {
-        return Ok(None);
+        return None;
     }
-    let plan = plan_to_bound(&narrow, &relay_bound(&narrow)?)?;
-    Ok((!plan.schedule.relayed.is_empty()).then(|| RelayPlan {
-        seconds: plan.schedule.predicted_seconds(problem),
+    let plans = (0..=SITES_SLOWER_MAX)
+        .filter_map(|slower| plan::with_relays(&narrow, slower, Spread::OnceOverTrunks))
+        .filter(|schedule| !schedule.relayed.is_empty())
+        .map(|schedule| (schedule.predicted_seconds(&narrow), schedule));
+    let (_, schedule) = plans.min_by(|a, b| a.0.total_cmp(&b.0))?;
+    Some(RelayPlan {
+        seconds: schedule.predicted_seconds(problem),
         bound_seconds: bound.seconds,
-        ..plan
-    }))
+        schedule,
+    })
 }
 
 /// As [`plan_relays`], where the bound is known: it costs about as much as the plan.

@@ -603,6 +603,32 @@ fn sites_get_what_they_want_once() {
     }
 }
 
+/// A plan for sites that gains too little leaves the one without them.
+#[test]
+fn sites_leave_relays_that_gain() {
+    let sites = [0..4, 4..8].map(|receivers: std::ops::Range<usize>| Site {
+        senders: Vec::new(),
+        receivers: receivers.collect(),
+    });
+    let sender_at = |mut site: Site| {
+        site.senders = vec![0];
+        site
+    };
+    let [first, second] = sites;
+    let sites = [sender_at(first), second];
+    for up in (100..=1000).step_by(20) {
+        // Those at the second site spread less and less.
+        let receivers = [[(1000, 1000); 4], [(1000, up); 4]].concat();
+        let problem = copies(&[5000], &receivers, 1_000_000);
+        let (_, quality) = plan_auto(&problem).unwrap();
+        let seconds = quality.predicted_seconds;
+        let gains = |sites: &[Site]| gaining_relays(&problem, seconds, false, sites).unwrap();
+        let plain = gains(&[]).map(|(plan, _)| plan.seconds);
+        let with = gains(&sites).map(|(plan, _)| plan.seconds);
+        assert_eq!(plain.is_some(), with.is_some(), "{up}: {plain:?}, {with:?}");
+    }
+}
+
 /// Sites cost little time to plan, with as many receivers as hand on at most.
 #[test]
 fn sites_of_many_receivers_are_planned() {

@@ -97,7 +97,8 @@ impl Coordinator {
                 self.ask_leaving(now);
             }
             Phase::Finishing => self.lose_late(now),
-            Phase::Opening | Phase::Probing | Phase::Planning | Phase::Ended => {}
+            Phase::Probing => self.end_measuring(),
+            Phase::Opening | Phase::Planning | Phase::Ended => {}
         }
         self.check();
     }

@@ -227,6 +227,7 @@ impl Coordinator {
         let receivers = (runs.len() as u64).max(1);
         let share = self.setup.limit.map(|limit| limit.0 / receivers);
         self.note_relays(&mut runs);
+        self.note_sites();
         for (node, runs) in runs {
             self.nodes[node as usize].give(runs);
         }

@@ -6,12 +6,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ropewalk_model::Instant;
+use ropewalk_model::{Instant, Nanos};
 
 use super::overlaps::Overlap;
 use super::phase::{Phase, Step};
 use super::{Coordinator, OPEN_TIME_MAX};
 use crate::control::{Mark, Probe, Probed, Stretch, to_agent};
+
+/// Round trips that are not known by then are not waited for: an agent takes a second at most.
+const TRIPS_TIME_MAX: Nanos = Nanos::from_secs(5);
 
 /// A round of probes.
 #[derive(Debug, Default)]
@@ -19,6 +22,8 @@ pub(super) struct Probing {
     began_at: Instant,
     asked: BTreeSet<u32>,
     awaited: BTreeSet<u32>,
+    // Of these, those that only measure.
+    measuring: BTreeSet<u32>,
     marks: Vec<(u32, Mark)>,
     overlaps: Vec<Overlap>,
     // By node and position in what it was asked for.
@@ -28,6 +33,11 @@ pub(super) struct Probing {
 impl Probing {
     pub fn is_late(&self, now: Instant) -> bool {
         now.since(self.began_at) > OPEN_TIME_MAX
+    }
+
+    /// Only round trips are awaited, for too long.
+    fn may_end(&self, now: Instant) -> bool {
+        now.since(self.began_at) > TRIPS_TIME_MAX && self.awaited.is_subset(&self.measuring)
     }
 
     /// Asserts that answers are awaited while there is a round, and that they were asked for.
@@ -79,6 +89,7 @@ impl Coordinator {
                 }
             }
         }
+        let others: BTreeSet<u32> = probes.keys().copied().collect();
         self.ask_trips(&mut probes);
         if probes.is_empty() {
             return self.look();
@@ -88,6 +99,11 @@ impl Coordinator {
             began_at: self.clock.now,
             asked: probes.keys().copied().collect(),
             awaited: probes.keys().copied().collect(),
+            measuring: probes
+                .keys()
+                .copied()
+                .filter(|node| !others.contains(node))
+                .collect(),
             overlaps,
             ..Probing::default()
         };
@@ -107,9 +123,20 @@ impl Coordinator {
         let hashes = probed.hashes.into_iter().enumerate();
         let hashes = hashes.map(|(at, hash)| ((node, at as u32), hash));
         self.probing.hashes.extend(hashes);
-        if !self.probing.awaited.is_empty() {
-            return;
+        if self.probing.awaited.is_empty() {
+            self.end_probing();
         }
+    }
+
+    /// Goes on without the round trips of nodes that have not measured them in time.
+    pub(super) fn end_measuring(&mut self) {
+        if self.probing.may_end(self.clock.now) {
+            self.probing.awaited.clear();
+            self.end_probing();
+        }
+    }
+
+    fn end_probing(&mut self) {
         let probing = std::mem::take(&mut self.probing);
         if let Some(text) = self.marks_clash(&probing.marks) {
             return self.refuse(text);

@@ -1,11 +1,12 @@
 //! Which nodes lie near each other, by round trips: what is wanted at a site crosses the path to it once, and spreads there.
 //!
 //! Only where receivers may hand on, and where nothing is declared of the links. Before the first plan each node that sends or may hand on measures
-//! the round trip to a few of them, the landmarks. Two nodes lie apart where one is much nearer to a landmark than the other one. Two landmarks at
-//! one site do no harm; a site without a landmark is found where it is nearer to one than others are.
+//! the round trip to a few of them, the landmarks. A site is the nodes that are near a landmark, and landmarks that are not far from each
+//! other are at one site. A node that is near none, as one whose packets waited in a queue, is at no site.
 
 use std::collections::BTreeMap;
 
+use ropewalk_model::RangeSet;
 use ropewalk_model::problem::Site;
 
 use super::Coordinator;
@@ -17,14 +18,18 @@ const LANDMARKS_MAX: usize = 8;
 /// With more sites than this none is regarded: plans take long then, and few copies are saved.
 const SITES_MAX: usize = 8;
 
-/// Of two nodes one is apart from the other if its round trip to a landmark is so many times as long ...
-const APART_TIMES: u32 = 2;
+/// A node is near a landmark within this round trip ...
+const NEAR_MICROSECONDS: u32 = 2_000;
 
-/// ... and longer by this (microseconds): a busy processor or switch delays packets by less.
-const APART_MICROSECONDS: u32 = 2_000;
+/// ... and two landmarks are far from each other from this one on. A packet that waited in a queue for so long may part a node from its site:
+/// each measures twice.
+const FAR_MICROSECONDS: u32 = 2 * NEAR_MICROSECONDS;
 
-/// Shorter copies end before a plan with sites would have been of use (bytes of one).
-const COPY_BYTES_MIN: u64 = 16 << 20;
+/// With more nodes than this none measure.
+const NODES_MAX: usize = 512;
+
+/// Shorter copies gain less than a node that does not answer could cost, a second (bytes of one).
+const COPY_BYTES_MIN: u64 = 64 << 20;
 
 /// Round trips of a node, in microseconds, by landmark.
 type Trips = BTreeMap<u32, u32>;
@@ -50,34 +55,44 @@ impl Sites {
         }
     }
 
-    /// Finds the sites of these nodes. Cost O(nodes × sites × landmarks).
+    /// Finds the sites of these nodes. Cost O(nodes × landmarks + landmarks²).
     fn find(&mut self, nodes: &[u32]) {
-        let mut found: Vec<Vec<u32>> = Vec::new();
-        for &node in nodes {
-            let Some(trips) = self.trips_of(node) else {
-                return;
-            };
-            let near = found.iter_mut().find(|site| {
-                let first = self.trips_of(site[0]);
-                first.is_some_and(|first| !are_apart(&first, &trips))
-            });
-            match near {
-                Some(site) => site.push(node),
-                None => found.push(vec![node]),
+        let mut places: Vec<Vec<u32>> = Vec::new();
+        for &landmark in &self.landmarks {
+            let is_here =
+                |place: &Vec<u32>| place.iter().any(|other| !self.are_far(*other, landmark));
+            match places.iter_mut().find(|place| is_here(place)) {
+                Some(place) => place.push(landmark),
+                None => places.push(vec![landmark]),
             }
         }
+        let mut found = vec![Vec::new(); places.len()];
+        for &node in nodes {
+            let near = |landmark: &u32| {
+                self.trip(node, *landmark)
+                    .is_some_and(|trip| trip <= NEAR_MICROSECONDS)
+            };
+            let is_at = |place: &Vec<u32>| place.contains(&node) || place.iter().any(near);
+            let at = places.iter().position(|place| place.contains(&node));
+            if let Some(at) = at.or_else(|| places.iter().position(is_at)) {
+                found[at].push(node);
+            }
+        }
+        // A single node gains nothing by being a site, but others are apart from it.
         if (2..=SITES_MAX).contains(&found.len()) {
             self.found = found;
         }
     }
 
-    /// With that to itself, if it is a landmark.
-    fn trips_of(&self, node: u32) -> Option<Trips> {
-        let mut trips = self.trips.get(&node)?.clone();
-        if self.landmarks.contains(&node) {
-            trips.insert(node, 0);
-        }
-        Some(trips)
+    fn trip(&self, node: u32, landmark: u32) -> Option<u32> {
+        self.trips.get(&node)?.get(&landmark).copied()
+    }
+
+    /// Of two landmarks, by the shorter of what both measured; not where neither knows.
+    fn are_far(&self, one: u32, other: u32) -> bool {
+        let trips = [self.trip(one, other), self.trip(other, one)];
+        let least = trips.into_iter().flatten().min();
+        least.is_some_and(|trip| trip >= FAR_MICROSECONDS)
     }
 
     /// As positions among those that a plan is for.
@@ -95,17 +110,6 @@ impl Sites {
     }
 }
 
-/// Whether one of two nodes is much nearer to some landmark.
-fn are_apart(one: &Trips, other: &Trips) -> bool {
-    let both = one.iter().filter_map(|(landmark, trip)| {
-        let other = other.get(landmark)?;
-        Some((*trip.min(other), *trip.max(other)))
-    });
-    both.into_iter().any(|(near, far)| {
-        far > near.saturating_mul(APART_TIMES) && far > near.saturating_add(APART_MICROSECONDS)
-    })
-}
-
 impl Coordinator {
     /// Whether a declared trunk lies between two nodes, or round trips show that they are at two sites.
     pub(super) fn are_far(&self, one: u32, other: u32) -> bool {
@@ -121,8 +125,9 @@ impl Coordinator {
             trunks.into_iter().any(|trunk| trunk.limits(from, to))
         };
         match (site(one), site(other)) {
-            (Some(one), Some(other)) => one != other,
-            _ => between((one, other)) || between((other, one)),
+            // One at no site is not known to be near.
+            (Some(one), other) => other != Some(one),
+            (None, _) => between((one, other)) || between((other, one)),
         }
     }
 
@@ -134,7 +139,17 @@ impl Coordinator {
         }
         let receivers = self.receivers().filter(long);
         let receivers: Vec<u32> = receivers.filter(|node| self.may_hand_on(*node)).collect();
-        if receivers.len() < 2 {
+        let wants = || {
+            receivers
+                .iter()
+                .map(|node| &self.nodes[*node as usize].wants)
+        };
+        let together = wants().fold(RangeSet::new(), |all, wants| all.union(wants));
+        let is_common = wants()
+            .map(|wants| u128::from(wants.len_bytes()))
+            .sum::<u128>()
+            > u128::from(together.len_bytes());
+        if !is_common || self.nodes.len() > NODES_MAX {
             return Vec::new();
         }
         self.view().able_senders().chain(receivers).collect()
@@ -160,20 +175,24 @@ impl Coordinator {
     pub(super) fn find_sites(&mut self) {
         let nodes = self.measuring();
         self.sites.find(&nodes);
-        if self.sites.found.is_empty() {
+    }
+
+    /// Of a plan in which receivers hand on.
+    pub(super) fn note_sites(&mut self) {
+        if self.sites.found.is_empty() || self.relays.is_empty() {
             return;
         }
         let names = |site: &Vec<u32>| {
             let names: Vec<&str> = site.iter().map(|node| self.name(*node)).collect();
             match names.as_slice() {
-                [one] => (*one).to_owned(),
-                [first, .., last] => format!("{first} to {last} ({} nodes)", names.len()),
-                [] => String::new(),
+                [] => "nodes".to_owned(),
+                [first] => (*first).to_owned(),
+                [first, others @ ..] => format!("{first} and {} more", others.len()),
             }
         };
         let names: Vec<String> = self.sites.found.iter().map(names).collect();
         let text = format!(
-            "by round trips there are {} sites, each of which gets what it wants once where that is no slower: {}",
+            "round trips show {} sites: {}",
             names.len(),
             names.join("; ")
         );
@@ -201,39 +220,54 @@ mod tests {
     }
 
     #[test]
-    fn nodes_that_are_far_from_a_landmark_are_another_site() {
+    fn nodes_near_a_landmark_are_at_its_site() {
         let sites = sites_of(&[
             &[0, 150, 10_000],
             &[200, 0, 10_100],
             &[9_900, 10_300, 0],
             &[10_000, 11_000, 400],
             &[90, 1_900, 10_000],
+            // One whose packets waited, and one that reached none.
+            &[9_000, 9_000, 9_000],
+            &[0, 0, 0],
         ]);
         assert_eq!(sites, [vec![0, 1, 4], vec![2, 3]]);
-        // No landmark is at the second site.
-        let sites = sites_of(&[&[0, 100], &[100, 0], &[5_000, 5_100], &[5_100, 5_000]]);
-        assert_eq!(sites, [vec![0, 1], vec![2, 3]]);
+    }
+
+    #[test]
+    fn nodes_that_are_not_near_a_landmark_are_at_no_site() {
+        // Ten branches, of which every second has a landmark.
+        let row = |node: usize| -> Vec<u32> {
+            let to = |landmark| if landmark == node { 0 } else { 20_000 };
+            (0..5).map(to).collect()
+        };
+        let rows: Vec<Vec<u32>> = (0..10).map(row).collect();
+        let rows: Vec<&[u32]> = rows.iter().map(Vec::as_slice).collect();
+        assert_eq!(sites_of(&rows), [[0], [1], [2], [3], [4]]);
     }
 
     #[test]
     fn nodes_that_are_not_told_apart_are_no_sites() {
-        // Of one network, some of which are busy.
-        assert!(sites_of(&[&[0, 100], &[2_000, 0], &[50, 1_900], &[400, 900]]).is_empty());
-        // Of a long path whose queues differ.
-        assert!(sites_of(&[&[0, 30_000], &[31_000, 0]]).len() == 2);
-        let apart = are_apart(&Trips::from([(9, 30_000)]), &Trips::from([(9, 55_000)]));
-        assert!(!apart);
-        // One that reached none of them could be anywhere.
-        assert!(sites_of(&[&[0, 9_000], &[9_000, 0], &[0, 0]]).is_empty());
+        // Of one network, in which the packets of one waited in one direction.
+        assert!(
+            sites_of(&[
+                &[0, 100, 90],
+                &[9_000, 0, 3_900],
+                &[50, 1_900, 0],
+                &[400, 900, 90]
+            ])
+            .is_empty()
+        );
+        // Nothing is known.
+        assert!(sites_of(&[&[0, 0], &[0, 0]]).is_empty());
         // Nine sites.
-        let all: Vec<Vec<u32>> = (0..9)
-            .map(|node| {
-                (0..9)
-                    .map(|at| if at == node { 0 } else { 9_000 })
-                    .collect()
-            })
-            .collect();
-        let all: Vec<&[u32]> = all.iter().map(Vec::as_slice).collect();
-        assert!(sites_of(&all).is_empty());
+        let row = |node: usize| -> Vec<u32> {
+            (0..9)
+                .map(|at| if at == node { 0 } else { 9_000 })
+                .collect()
+        };
+        let rows: Vec<Vec<u32>> = (0..9).map(row).collect();
+        let rows: Vec<&[u32]> = rows.iter().map(Vec::as_slice).collect();
+        assert!(sites_of(&rows).is_empty());
     }
 }

@@ -334,11 +334,7 @@ impl Ledger {
         unit_at: &dyn Fn(u64) -> Range,
     ) -> Option<(LaneId, usize, Range)> {
         let open = &self.fellow(lane)?.open;
-        let others = self.busiest_others(lane).into_iter();
-        let mut others = others.filter(|owner| {
-            !self.is_detour(lane, *owner) || self.is_silent_for_others(*owner, now)
-        });
-        others.find_map(|owner| {
+        self.busiest_others(lane).into_iter().find_map(|owner| {
             let mut runs = self.lanes[owner].ready.iter().enumerate().rev();
             let (at, unit) = runs.find_map(|(at, run)| {
                 let unit = last_whole_unit(open, run.range, unit_at)?;
@@ -346,7 +342,11 @@ impl Ledger {
             })?;
             let theirs = self.seconds_left(owner, now);
             let own = self.seconds_for(lane, unit.len(), owner, now);
-            (own < theirs).then_some((owner, at, unit))
+            let slack = match self.is_detour(lane, owner) {
+                true => self.detour_slack(now),
+                false => 0.0,
+            };
+            (own + slack < theirs).then_some((owner, at, unit))
         })
     }
 

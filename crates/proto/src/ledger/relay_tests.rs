@@ -266,26 +266,23 @@ fn fellow_receivers_do_the_work_of_others() {
     ledger.check();
 }
 
-/// What a near fellow receiver is to bring does not come from far away, whoever has it there, unless that one is silent: it has crossed the
-/// path once.
+/// What a near fellow receiver is to bring does not come from far away, whoever has it there, unless the end would wait for it: it has crossed
+/// the path once.
 #[test]
 fn near_fellow_receivers_are_waited_for() {
     let taken = |far: &dyn Fn(&mut Ledger, LaneId, LaneId), now| {
         let (mut ledger, one, two, _) = three();
         far(&mut ledger, one, two);
-        ledger.announced(two, &[Range::new(1000, 1010)], Instant(100 * MS));
-        ledger.announced(one, &[Range::new(1980, 2000)], Instant(100 * MS));
+        bring(&mut ledger, one, (0, 1000), 180 * MS);
+        bring(&mut ledger, two, (1000, 1980), 185 * MS);
+        ledger.announced(one, &[Range::new(1980, 2000)], Instant(190 * MS));
         ledger.open_to(one, Range::new(1980, 2000));
         take(&mut ledger, one, now)
     };
     let there = Some((1990, 2000));
     let only_one = |ledger: &mut Ledger, one, _| ledger.set_far(one);
     assert_eq!(taken(&only_one, 200 * MS), None);
-    assert_eq!(
-        taken(&only_one, 5_000 * MS),
-        there,
-        "the near one is silent"
-    );
+    assert_eq!(taken(&only_one, 5_000 * MS), there, "the near one is late");
     let both = |ledger: &mut Ledger, one, two| {
         ledger.set_far(one);
         ledger.set_far(two);

@@ -143,8 +143,7 @@ impl Ledger {
             relays.map(|relay| (relay, self.new_bytes(relay))).collect();
         let has_new = relays.iter().any(|(_, new)| *new > 0);
         let own = |relay| self.unit_seconds(lane, relay, now, unit_at) * ADVANTAGE;
-        let left = self.wanted_bytes.saturating_sub(self.delivered_bytes) as f64;
-        let own_left = left * passed / (self.delivered_bytes as f64).max(1.0) * LAG;
+        let own_left = self.own_left(passed);
         let lags = |(relay, new): &(LaneId, u64)| {
             let gained_at = self.fellow(*relay)?.gained_at;
             let theirs = self.gain_seconds(*relay, *new, now);
@@ -155,10 +154,10 @@ impl Ledger {
         };
         let waits = |(relay, _): &(LaneId, u64)| {
             let theirs = self.seconds_left(*relay, now);
-            let is_silent = || self.is_silent(*relay, passed, now);
             let slack = match has_new {
-                _ if self.is_detour(lane, *relay) && !is_silent() => f64::INFINITY,
-                true if is_silent() => slack,
+                // It has crossed the path once; not where the end would wait for it.
+                false if self.is_detour(lane, *relay) => slack.max(own_left),
+                true if self.is_silent(*relay, passed, now) => slack,
                 true => f64::INFINITY,
                 false => slack * SLACK_FREE,
             };
@@ -269,10 +268,16 @@ impl Ledger {
         }
     }
 
-    /// As [`Self::is_silent`], since fellow receivers were met.
-    pub(super) fn is_silent_for_others(&self, lane: LaneId, now: Instant) -> bool {
-        let since = self.relays_since.unwrap_or(now);
-        self.is_silent(lane, now.since(since).as_seconds(), now)
+    /// How much longer a near fellow receiver may take for what a far one has (seconds): as long as this node needs for all it lacks.
+    pub(super) fn detour_slack(&self, now: Instant) -> f64 {
+        let (passed, slack) = self.slack(now).unwrap_or_default();
+        slack.max(self.own_left(passed))
+    }
+
+    /// How long this node needs for what it lacks, if bytes come as they did, and some more (seconds).
+    fn own_left(&self, passed: f64) -> f64 {
+        let left = self.wanted_bytes.saturating_sub(self.delivered_bytes) as f64;
+        left * passed / (self.delivered_bytes as f64).max(1.0) * LAG
     }
 
     /// Whether a lane to a fellow receiver brings nothing for long.
