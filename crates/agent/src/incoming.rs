@@ -85,9 +85,6 @@ pub(crate) enum Refusal {
     Silent,
     #[error("closed its connection before a preface")]
     Left,
-    /// As nodes do that measure a round trip.
-    #[error("closed its connection without a byte")]
-    Nothing,
     #[error("closed, silent while too many others connect")]
     GaveWay,
     #[error("closed, what it sent is no preface of this version of Ropewalk")]

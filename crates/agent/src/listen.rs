@@ -339,10 +339,7 @@ async fn receive<S: Incoming>(stream: S, caller: Caller, doors: &Arc<Doors>, sha
         let (doors, shared) = (doors.clone(), shared.clone());
         tokio::spawn(async move {
             let name = caller.name.clone();
-            let welcomed = welcome(stream, caller, place, &doors, shared.clone()).await;
-            if let Err(refusal) = welcomed
-                && !matches!(refusal, Refusal::Nothing)
-            {
+            if let Err(refusal) = welcome(stream, caller, place, &doors, shared.clone()).await {
                 shared.host.counts.change(|totals| totals.strangers += 1);
                 shared.host.log.stranger(|| format!("{name}: {refusal}"));
             }
@@ -374,7 +371,6 @@ pub(crate) async fn hear<S: Incoming>(
         while have < PREFACE_LEN {
             match stream.read(&mut bytes[have..]).await {
                 Ok(read) if read > 0 => have += read,
-                Ok(0) if have == 0 => return Err(Refusal::Nothing),
                 Ok(_) | Err(_) => return Err(Refusal::Left),
             }
         }
