@@ -12,7 +12,7 @@ use ropewalk_model::problem::Site;
 use super::Coordinator;
 use crate::control::{self, Probe};
 
-/// Nodes to which round trips are measured: each costs every node a connection.
+/// Nodes to which round trips are measured: each costs every node two connections.
 const LANDMARKS_MAX: usize = 8;
 
 /// With more sites than this none is regarded: plans take long then, and few copies are saved.
@@ -72,9 +72,9 @@ impl Sites {
                 self.trip(node, *landmark)
                     .is_some_and(|trip| trip <= NEAR_MICROSECONDS)
             };
-            let is_at = |place: &Vec<u32>| place.contains(&node) || place.iter().any(near);
-            let at = places.iter().position(|place| place.contains(&node));
-            if let Some(at) = at.or_else(|| places.iter().position(is_at)) {
+            let own = places.iter().position(|place| place.contains(&node));
+            let at = own.or_else(|| places.iter().position(|place| place.iter().any(near)));
+            if let Some(at) = at {
                 found[at].push(node);
             }
         }

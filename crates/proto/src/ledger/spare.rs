@@ -156,7 +156,7 @@ impl Ledger {
             let theirs = self.seconds_left(*relay, now);
             let slack = match has_new {
                 // It has crossed the path once; not where the end would wait for it.
-                false if self.is_detour(lane, *relay) => slack.max(own_left),
+                false if self.is_detour(lane, *relay) => self.detour_slack(now),
                 true if self.is_silent(*relay, passed, now) => slack,
                 true => f64::INFINITY,
                 false => slack * SLACK_FREE,
