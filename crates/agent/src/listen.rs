@@ -460,6 +460,11 @@ async fn welcome<S: Incoming>(
             }
             Ok(())
         }
+        Kind::Trip => {
+            let transfer = named(&shared, &head)?;
+            let is_signed = Preface::verify(&bytes, &transfer.member.preface_key);
+            is_signed.then_some(()).ok_or(Refusal::WrongKey)
+        }
         // It has listeners of its own.
         Kind::Master => Err(Refusal::NoPreface),
     }

@@ -92,9 +92,13 @@ pub(crate) async fn serve_peer<S: Incoming>(
             }
             Ok(())
         }
-        Kind::Control | Kind::Message | Kind::Reversed | Kind::Edge | Kind::Rank | Kind::Master => {
-            Err(Refusal::NoPreface)
-        }
+        Kind::Control
+        | Kind::Message
+        | Kind::Reversed
+        | Kind::Edge
+        | Kind::Rank
+        | Kind::Master
+        | Kind::Trip => Err(Refusal::NoPreface),
     }
 }
 

@@ -1,12 +1,15 @@
 //! How far other nodes are: the round trip of a connection that is made and closed.
 
+use std::io::Write as _;
+use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
+use ropewalk_lane::preface::{self, Kind, Preface};
 use ropewalk_proto::control::Peer;
 
-use crate::connect::least_trip;
+use crate::connect::{self, least_trip};
 use crate::dial;
 use crate::member::Member;
 
@@ -32,17 +35,17 @@ pub(crate) fn measure(member: &Arc<Member>, peers: &[Peer]) -> Vec<u32> {
         };
         awaited += 1;
         let measured = measured.clone();
-        let again = target.clone();
+        let (again, prober) = (target.clone(), member.clone());
         dial::begin(
             target,
             |_| Ok(()),
             move |made| {
                 let trip = made.map(|(stream, took)| {
-                    let mut least = least_trip(Some(&stream), Some(took));
+                    let mut least = trip_of(&prober, stream, took);
                     for _ in 1..CONNECTIONS {
                         let since = Instant::now();
                         let Ok(stream) = again.connect() else { break };
-                        least = least.min(least_trip(Some(&stream), Some(since.elapsed())));
+                        least = least.min(trip_of(&prober, stream, since.elapsed()));
                     }
                     least
                 });
@@ -62,9 +65,27 @@ pub(crate) fn measure(member: &Arc<Member>, peers: &[Peer]) -> Vec<u32> {
     trips
 }
 
+/// The round trip of a connection, which is closed. The peer counts one without a preface as unauthenticated.
+fn trip_of(member: &Member, mut stream: TcpStream, took: Duration) -> Duration {
+    let trip = least_trip(Some(&stream), Some(took));
+    let head = Preface {
+        kind: Kind::Trip,
+        flags: 0,
+        key_id: [0; 16],
+        transfer_id: member.id,
+        nonce: preface::random_bytes(),
+        extra: connect::extra(member.node, 0, false),
+    };
+    let _ = stream.write_all(&head.encode(&member.preface_key));
+    trip
+}
+
 #[cfg(test)]
 mod tests {
+    use std::io::Read as _;
     use std::net::TcpListener;
+
+    use ropewalk_lane::preface::PREFACE_LEN;
 
     use super::*;
 
@@ -92,5 +113,19 @@ mod tests {
         let trips = measure(&member, &peers);
         assert!(trips[1] > 0, "{trips:?}");
         assert_eq!([trips[0], trips[2], trips[3]], [0; 3]);
+        // The peer sees what they are for.
+        for _ in 0..CONNECTIONS {
+            let mut bytes = Vec::new();
+            listener
+                .accept()
+                .unwrap()
+                .0
+                .read_to_end(&mut bytes)
+                .unwrap();
+            let bytes: [u8; PREFACE_LEN] = bytes.try_into().unwrap();
+            let head = Preface::parse(&bytes).unwrap();
+            assert_eq!((head.kind, head.transfer_id), (Kind::Trip, member.id));
+            assert!(Preface::verify(&bytes, &member.preface_key));
+        }
     }
 }

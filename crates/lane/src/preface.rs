@@ -41,6 +41,8 @@ pub enum Kind {
     Rank = 7,
     /// A command's connection to a standing master, under [`master_secret`](crate::control::master_secret).
     Master = 8,
+    /// Made to measure the round trip between two nodes of a transfer, then closed.
+    Trip = 9,
 }
 
 /// What a connection is for.
@@ -131,6 +133,7 @@ impl Preface {
             6 => Kind::Edge,
             7 => Kind::Rank,
             8 => Kind::Master,
+            9 => Kind::Trip,
             other => return Err(PrefaceError::Kind(other)),
         };
         Ok(Self {

@@ -52,7 +52,8 @@ fn receivers_feed_one_another() {
     if ropewalk_lab::skip("receivers_feed_one_another") {
         return;
     }
-    const LEN: u64 = 48 << 20;
+    // So much that they measure round trips first.
+    const LEN: u64 = 64 << 20;
     let lab = lab(&["a", "b1", "b2", "b3", "b4", "m"], 100_000_000);
     let data = bytes(LEN as usize);
     std::fs::write(lab.path_in("a", "/data/set"), &data).unwrap();
