@@ -15,14 +15,17 @@ use tokio::sync::mpsc;
 use crate::desk::Desk;
 use crate::options::OutputArgs;
 use crate::runtime::runtime;
-use crate::screen::{Screen, Show, Signals};
+use crate::screen::{LAST_WORDS, Screen, Show, Signals};
 use crate::wildcards::{Asked, Expand};
 use crate::{Usage, job};
 
 mod show;
 
 /// Calls to disks return within this time after the end, of disks that answer.
-const RETURN_TIME_MAX: Duration = Duration::from_secs(1);
+const RETURN_TIME_MAX: Duration = Duration::from_millis(500);
+
+// After a signal the screen does not wait longer than that for what is shown last.
+const _: () = assert!(2 * RETURN_TIME_MAX.as_millis() <= LAST_WORDS.as_millis());
 
 /// Time between two looks whether they have.
 const RETURN_LOOK: Duration = Duration::from_millis(5);

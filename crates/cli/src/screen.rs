@@ -23,7 +23,7 @@ use self::backlog::{Backlog, Next};
 pub(crate) use self::backlog::Keeping;
 
 /// After a signal: a reader that takes nothing for so long gets nothing more.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+pub(crate) const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// What is shown of events, and how.
 pub(crate) trait Show: Send + 'static {
