@@ -144,12 +144,12 @@ Examples:
   ropewalk agents host
       what it is doing
 
-Unauthenticated peers get no answer: the agent closes a connection without a valid preface of 128
-bytes within 5 s, or without proof of the token. If too many connect, it closes silent ones, first
+Unauthenticated peers get no answer: the agent closes a connection without a valid preface of 128 \
+bytes within 5 s, or without proof of the token. If too many connect, it closes silent ones, first \
 those of the address with the most connections. Hosts reached over ssh need no standing agent.
 
-The agent logs transfers, refusals, wrong tokens and, at most 5 a second, unauthenticated peers on
-standard error, a line each. SIGHUP does nothing. Ctrl-C or SIGTERM ends the agent: it notifies the
+The agent logs transfers, refusals, wrong tokens and, at most 5 a second, unauthenticated peers on \
+standard error, a line each. SIGHUP does nothing. Ctrl-C or SIGTERM ends the agent: it notifies the \
 masters of its transfers and removes its temporary files.
 
 As a systemd service (Type=notify; packaging/systemd has the unit) it says when it listens, and the

@@ -41,9 +41,9 @@ pub(crate) struct CheckArgs {
 }
 
 const EXAMPLES: &str = "\
-Nothing is made or changed, and no contents cross the network: hosts send hashes. Names that differ are on
-standard output, a name a line: missing (in B), extra (only in B), kind, size, contents, metadata, unreadable.
-Temporary names of transfers do not count, nor, without option -a, sockets, pipes and devices. B/ means
+Nothing is made or changed, and no contents cross the network: hosts send hashes. Names that differ are on \
+standard output, a name a line: missing (in B), extra (only in B), kind, size, contents, metadata, unreadable. \
+Temporary names of transfers do not count, nor, without option -a, sockets, pipes and devices. B/ means \
 what it means for copy: the name of A in B.
 
 Examples:
@@ -51,7 +51,7 @@ Examples:
   ropewalk check -a host:/data/set /backup/set       also times, modes, owners and attributes
   ropewalk check a:/set 'b[1-3]:/set'                each of three copies with that of a
 
-Exit status: 0 equal, 3 something differs or cannot be read, 1 failed, 2 usage, 4 refused before the
+Exit status: 0 equal, 3 something differs or cannot be read, 1 failed, 2 usage, 4 refused before the \
 start (one of them is missing), 130 interrupted.";
 
 impl CheckArgs {

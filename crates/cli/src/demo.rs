@@ -59,8 +59,8 @@ pub(crate) struct DemoArgs {
 }
 
 const EXAMPLES: &str = "\
-The data file lies in quarters on four writers; node5 and node7 fetch a half each, node6 all of it.
-Seven agents run as processes of their own on the loopback interface, encrypted and checked. Each
+The data file lies in quarters on four writers; node5 and node7 fetch a half each, node6 all of it. \
+Seven agents run as processes of their own on the loopback interface, encrypted and checked. Each \
 reader's range is compared with the sources byte for byte.
 
 Examples:
@@ -69,7 +69,7 @@ Examples:
       the paper's own numbers
   ropewalk demo --size 4GiB --dir /data --keep
 
-Exit status: 0 all equal, 1 failed or a difference, 2 usage, 3 partial (some ranges had no holder
+Exit status: 0 all equal, 1 failed or a difference, 2 usage, 3 partial (some ranges had no holder \
 left), 4 refused before anything moved, 130 interrupted.";
 
 fn size(text: &str) -> Result<Bytes, String> {

@@ -2,11 +2,11 @@
 //! its limit. A stream, shuffle or tunnel can be asked for its progress, and to stop.
 //!
 //! Each command that carries out one of them listens in the user's runtime folder, which only the
-//! user may enter: `PID.sock` until the transfer has its id, `ID.sock` then. A question is one line
+//! user may enter: `PID.sock` until the transfer has its id, `ID.PID.sock` then. A question is one line
 //! of JSON, so is the answer. Sockets on which no process listens are removed by the process that finds them.
 
 use std::fs;
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{BufRead as _, BufReader, ErrorKind, Read as _, Write as _};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,6 +21,7 @@ use ropewalk_proto::report::Event;
 use serde::{Deserialize, Serialize};
 
 use crate::runtime_folder::{self, folder, is_own};
+use crate::silence::{self, Silence};
 use crate::transfer::StartArg;
 use crate::{escape, token, transfer};
 
@@ -157,6 +158,9 @@ pub(crate) struct Answer {
     pub carried: Option<Carried>,
     /// Whether a stop was requested.
     pub cancelled: bool,
+    /// Why there is no answer: of that what its socket says is known, the rest is not.
+    #[serde(default)]
+    pub silence: Option<Silence>,
 }
 
 /// The listening side; removes its socket when dropped.
@@ -233,7 +237,7 @@ impl Desk {
         members: Option<Members>,
     ) -> Result<Self> {
         let process = std::process::id();
-        let path = folder.join(format!("{process}.sock"));
+        let path = folder.join(silence::socket_name(None, process));
         // Not visible to visitors before it listens, so that none takes it for a stale one.
         let hidden = folder.join(format!(".{process}"));
         let _ = fs::remove_file(&hidden);
@@ -273,7 +277,7 @@ impl Desk {
     pub(crate) fn name(&self, id: &str) {
         self.change(|state| state.transfer = Some(id.to_owned()));
         let mut path = self.path.lock().unwrap_or_else(PoisonError::into_inner);
-        let named = path.with_file_name(format!("{id}.sock"));
+        let named = path.with_file_name(silence::socket_name(Some(id), std::process::id()));
         if fs::rename(&*path, &named).is_ok() {
             *path = named;
         }
@@ -435,28 +439,63 @@ pub(crate) fn ask_all(folder: &Path, question: &Question) -> Result<Vec<(PathBuf
     paths.sort();
     let mut answers = Vec::new();
     for path in paths {
-        match ask(&path, question) {
-            Ok(answer) => answers.push((path, answer)),
-            // Nothing listens any more: the process was killed.
-            Err(error)
-                if error
-                    .downcast_ref::<std::io::Error>()
-                    .is_some_and(|e| e.kind() == std::io::ErrorKind::ConnectionRefused) =>
-            {
-                let _ = fs::remove_file(&path);
-            }
-            // It ended just now, or got a new name: not worth a word.
-            Err(_) => {}
+        // None: it ended just now, or got a new name, and needs no message.
+        if let Some(answer) = ask_or_look(&path, question) {
+            answers.push((path, answer));
         }
     }
     Ok(answers)
 }
 
+/// Asks one desk. Of a process that lives and does not answer, what can be seen from here.
+fn ask_or_look(path: &Path, question: &Question) -> Option<Answer> {
+    let stream = match runtime_folder::connect(path) {
+        Ok(stream) => stream,
+        // Nothing listens any more: the process was killed.
+        Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
+            let _ = fs::remove_file(path);
+            return None;
+        }
+        Err(error) if error.kind() == ErrorKind::WouldBlock => {
+            return silent(path, None);
+        }
+        Err(_) => return None,
+    };
+    let process = silence::listening(&stream);
+    // It need not be waited for.
+    if process.is_some_and(silence::is_stopped) {
+        return silent(path, process);
+    }
+    let is_late = |error: &anyhow::Error| {
+        let error = error.downcast_ref::<std::io::Error>();
+        error.is_some_and(|error| error.kind() == ErrorKind::WouldBlock)
+    };
+    match ask_on(&stream, question) {
+        Ok(answer) => Some(answer),
+        Err(error) if is_late(&error) => silent(path, process),
+        Err(_) => None,
+    }
+}
+
+/// What is shown in place of the answer of a process that gives none.
+fn silent(path: &Path, listening: Option<u32>) -> Option<Answer> {
+    silence::look(path, listening).map(|silent| Answer {
+        transfer: silent.transfer,
+        started_seconds: silent.started_seconds,
+        process: silent.process,
+        silence: Some(silent.silence),
+        ..Answer::default()
+    })
+}
+
 /// Asks one desk.
 pub(crate) fn ask(path: &Path, question: &Question) -> Result<Answer> {
-    let stream = runtime_folder::connect(path)?;
-    write_line(&stream, &serde_json::to_string(question)?)?;
-    Ok(serde_json::from_str(&read_line(&stream, PATIENCE)?)?)
+    ask_on(&runtime_folder::connect(path)?, question)
+}
+
+fn ask_on(stream: &UnixStream, question: &Question) -> Result<Answer> {
+    write_line(stream, &serde_json::to_string(question)?)?;
+    Ok(serde_json::from_str(&read_line(stream, PATIENCE)?)?)
 }
 
 /// Asks one desk to take nodes in, to let one go, or to change the limit.
@@ -535,7 +574,8 @@ mod tests {
         desk.handle(&progress);
         let answers = ask_all(dir.path(), &Question::Status).unwrap();
         assert_eq!(answers.len(), 1);
-        assert_eq!(answers[0].0, dir.path().join("id-1.sock"));
+        let name = format!("id-1.{}.sock", std::process::id());
+        assert_eq!(answers[0].0, dir.path().join(name));
         assert_eq!(
             (
                 answers[0].1.transfer.as_deref(),
@@ -592,6 +632,30 @@ mod tests {
             .unwrap_or_default();
         assert!(error.contains("others wait already"), "{error}");
         drop(waiting);
+    }
+
+    /// A process that lives and does not answer is named, by its id where its socket has it, also when its queue is full.
+    #[test]
+    fn silent_processes_are_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let process = std::process::id();
+        let path = dir.path().join(silence::socket_name(Some("id-1"), process));
+        let _listener = UnixListener::bind(&path).unwrap();
+        let mut waiting = Vec::new();
+        for is_full in [false, true] {
+            while is_full && let Ok(visitor) = runtime_folder::connect(&path) {
+                waiting.push(visitor);
+            }
+            let (_, answer) = ask_all(dir.path(), &Question::Status).unwrap().remove(0);
+            assert_eq!(
+                (answer.process, answer.silence),
+                (process, Some(Silence::Late)),
+                "{is_full}"
+            );
+            assert_eq!(answer.transfer.as_deref(), Some("id-1"));
+            assert!(answer.started_seconds > 0);
+        }
+        assert!(path.exists());
     }
 
     /// A socket whose process is gone is removed, and a visitor that talks nonsense does no harm.

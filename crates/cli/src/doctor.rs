@@ -42,13 +42,13 @@ pub(crate) struct DoctorArgs {
 }
 
 const EXAMPLES: &str = "\
-Each host is examined: processors, interfaces, kernel settings, and the disk of its folder. Then bytes
-are sent from each host to each later one, about 10 s a pair: memory over one stream, memory over as many
-streams as a copy takes, and, where folders are named, a file of at most 1 GB. The rate that a long copy
-will have is predicted from these, with what binds it, as in the report of a copy, and the settings to
+Each host is examined: processors, interfaces, kernel settings, and the disk of its folder. Then bytes \
+are sent from each host to each later one, about 10 s a pair: memory over one stream, memory over as many \
+streams as a copy takes, and, where folders are named, a file of at most 1 GB. The rate that a long copy \
+will have is predicted from these, with what binds it, as in the report of a copy, and the settings to \
 change. Files are removed at the end, and after Ctrl-C.
 
-Hosts: host, me@host (over ssh), host:7420 (a standing agent), localhost; a folder as for copy: /data, host:/data,
+Hosts: host, me@host (over ssh), host:7420 (a standing agent), localhost; a folder as for copy: /data, host:/data, \
 host:7420:/data. An agent must serve the folder with :rw.
 
 Examples:

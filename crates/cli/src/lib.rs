@@ -40,6 +40,7 @@ mod screen;
 mod serve;
 mod service;
 mod shuffle;
+mod silence;
 mod sources;
 mod status;
 mod stream;
@@ -79,10 +80,10 @@ Start here:
   ropewalk copy host:/data/set /tmp/set
       fetch a tree over ssh
 
-Completion: `ropewalk completions bash > ~/.local/share/bash-completion/completions/ropewalk`;
+Completion: `ropewalk completions bash > ~/.local/share/bash-completion/completions/ropewalk`; \
 zsh and fish likewise.
 
-Exit status: 0 done, 1 failed, 2 usage, 3 partial (some ranges had no holder left), 4 refused
+Exit status: 0 done, 1 failed, 2 usage, 3 partial (some ranges had no holder left), 4 refused \
 before anything moved, 130 interrupted.";
 
 #[derive(Subcommand, Debug)]

@@ -49,11 +49,11 @@ pub(crate) struct JoinArgs {
 }
 
 const JOIN_EXAMPLES: &str = "\
-A writer that joins must hold bytes that the transfer moves: same size and time as the other
-holders' file. A reader joins a shared destination (dest=NAME as in the transfer's own rows) and
-takes work from the others, or wants a copy of its own. up=RATE and down=RATE declare speeds.
-A transfer that `ropewalk copy` started has no rows, and no node can join it.
-Agents are reached by the running command: it logs in for --start ssh, with its own --ssh and
+A writer that joins must hold bytes that the transfer moves: same size and time as the other \
+holders' file. A reader joins a shared destination (dest=NAME as in the transfer's own rows) and \
+takes work from the others, or wants a copy of its own. up=RATE and down=RATE declare speeds. \
+A transfer that `ropewalk copy` started has no rows, and no node can join it. \
+Agents are reached by the running command: it logs in for --start ssh, with its own --ssh and \
 --remote-path. Nodes join while bytes move only. All of FILE's nodes are reached, or none joins.
 
 Examples:
@@ -65,7 +65,7 @@ Examples:
 
 The command ends when each node takes part or was rejected; the others continue either way.
 
-Exit status: 0 joined, 1 failed (no such transfer, or it ended), 2 usage, 4 refused (a node cannot
+Exit status: 0 joined, 1 failed (no such transfer, or it ended), 2 usage, 4 refused (a node cannot \
 be reached, or does not match).";
 
 /// Arguments of `ropewalk leave`.
@@ -86,8 +86,8 @@ pub(crate) struct LeaveArgs {
 }
 
 const LEAVE_EXAMPLES: &str = "\
-Other nodes take over its ranges; its bytes of a shared destination stay.
-A node that the transfer still needs is not released: the only holder of bytes that are still
+Other nodes take over its ranges; its bytes of a shared destination stay. \
+A node that the transfer still needs is not released: the only holder of bytes that are still \
 wanted, or the only reader that makes its copy.
 
 Examples:

@@ -85,7 +85,7 @@ Examples:
   ropewalk plan figure2.spec --what-if 'node1 up=10Gbit'
       the time with a faster node1, and what would limit it then
 
-Speeds that a specification file declares: up=RATE and down=RATE at the end of writer and reader
+Speeds that a specification file declares: up=RATE and down=RATE at the end of writer and reader \
 rows (up= of a reader, or else its down=, is what it hands bytes on with), and rows for one
 direction between nodes (a host alone is every node on it):
   cap a[1-4]:7420 b1:7420 1Gbit             what each of these pairs carries
@@ -104,12 +104,12 @@ Changes for --what-if (a NAME is a node of the file; its host alone will do wher
   'trunk wan cap=x2'                     a trunk of the file, by name or counted from 0
   'add trunk w0,w1 r0 cap=1Gbit'         a limit that several pairs share
 
-The bound is the least time any plan can take at these speeds; the binding nodes are the ones that
-must become faster before it can fall. JSON ranges are half open, ranges for people include their
+The bound is the least time any plan can take at these speeds; the binding nodes are the ones that \
+must become faster before it can fall. JSON ranges are half open, ranges for people include their \
 last byte.
 
-Exit status: 0 planned, 1 failed, 2 usage (also a change that names what is not in the file), 4 no
-plan is possible (some bytes have no holder, before or after the changes), or the file cannot be
+Exit status: 0 planned, 1 failed, 2 usage (also a change that names what is not in the file), 4 no \
+plan is possible (some bytes have no holder, before or after the changes), or the file cannot be \
 read as a transfer.";
 
 /// What to plan, and whose speeds are guesses.

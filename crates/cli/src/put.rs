@@ -73,7 +73,7 @@ struct PartArgs {
 }
 
 const PUT_EXAMPLES: &str = "\
-HOST:PATH is host:/path (over ssh) or host:7420:/path (where `ropewalk agent` listens), as for copy.
+HOST:PATH is host:/path (over ssh) or host:7420:/path (where `ropewalk agent` listens), as for copy. \
 All network interfaces that connect the two hosts work side by side (--rails).
 
 Examples:
@@ -84,7 +84,7 @@ Examples:
 Exit status: 0 done, 1 failed, 2 usage, 3 partial, 4 refused before the start, 130 interrupted.";
 
 const GET_EXAMPLES: &str = "\
-HOST:PATH is host:/path (over ssh) or host:7420:/path (where `ropewalk agent` listens), as for copy.
+HOST:PATH is host:/path (over ssh) or host:7420:/path (where `ropewalk agent` listens), as for copy. \
 All network interfaces that connect the two hosts work side by side (--rails).
 
 Examples:

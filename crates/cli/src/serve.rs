@@ -86,7 +86,7 @@ pub(crate) struct ServeArgs {
 }
 
 const EXAMPLES: &str = "\
-Transfers of this user are handed over with --detach and run one after another, or a few at a time. The queue is in a
+Transfers of this user are handed over with --detach and run one after another, or a few at a time. The queue is in a \
 database: after a crash or a reboot the next `ropewalk serve` goes on, and what had arrived is not sent again.
 
 Examples:
@@ -98,10 +98,10 @@ Examples:
   ropewalk serve --listen 10.0.0.1:55555 --token-file ~/.config/ropewalk/token
       carries out specification files with a row `master 10.0.0.1:55555`, too, from every host with this token
 
-Transfers run with the folder and the environment (PATH, HOME, SSH_AUTH_SOCK, XDG_*, ROPEWALK_*, LANG) of the command that
-handed them over, and without a terminal: ssh must not ask for a password.
-One that fails is tried again; one whose command or specification is wrong is not.
-Other hosts hand over specifications between running agents and options of a list, no command lines. What they can have done
+Transfers run with the folder and the environment (PATH, HOME, SSH_AUTH_SOCK, XDG_*, ROPEWALK_*, LANG) of the command that \
+handed them over, and without a terminal: ssh must not ask for a password. \
+One that fails is tried again; one whose command or specification is wrong is not. \
+Other hosts hand over specifications between running agents and options of a list, no command lines. What they can have done \
 at agents they could do themselves with the token; they see and cancel the jobs of the port, and no others.
 
 Exit status: 0 ended by a signal (what runs is stopped, and goes on next time), 1 failed.";

@@ -81,9 +81,9 @@ pub(crate) struct ShuffleArgs {
 }
 
 const EXAMPLES: &str = "\
-The partition of a record depends on its key and the number of partitions only: the first 8 bytes of
-the key's BLAKE3 hash as a little-endian number, times the partitions, divided by 2^64. The order of
-records in a partition is not defined without --sort. Records are counted and hashed where they are
+The partition of a record depends on its key and the number of partitions only: the first 8 bytes of \
+the key's BLAKE3 hash as a little-endian number, times the partitions, divided by 2^64. The order of \
+records in a partition is not defined without --sort. Records are counted and hashed where they are \
 read and where they are written: when the two differ, no folder appears and the exit status is 1.
 
 Examples:

@@ -21,6 +21,7 @@ use crate::remains;
 use crate::report::{count, listed, thousands};
 use crate::runtime::runtime;
 use crate::runtime_folder;
+use crate::silence::Silence;
 use crate::sys::{self, say};
 use crate::token;
 use crate::visible;
@@ -87,7 +88,7 @@ Examples:
 
 A stream, shuffle or tunnel is cancelled as a transfer is. The command ends within a second, with exit status 130.
 
-Exit status: 0 cancelled, 1 nothing to cancel or failed, 2 usage.";
+Exit status: 0 cancelled, 1 nothing to cancel or failed (with --all: also if one of several does not answer), 2 usage.";
 
 /// A transfer, stream or tunnel that an agent takes part in, as `--json` prints it.
 #[derive(Serialize)]
@@ -283,6 +284,17 @@ fn carried_words(kind: Kind, carried: &Carried) -> String {
     }
 }
 
+/// What a process does that does not answer, and what can be done about it.
+fn silent_words(answer: &Answer) -> String {
+    let silence = answer.silence.unwrap_or(Silence::Late);
+    let process = match answer.transfer {
+        Some(_) => format!("process {}, ", answer.process),
+        None => String::new(),
+    };
+    let remedy = silence.remedy(answer.process);
+    format!("{process}{} ({remedy})", silence.state())
+}
+
 /// The last digits of an id: the first ones are its time, which transfers of some hours share.
 pub(crate) fn short(id: &str) -> &str {
     let plain = id.len().saturating_sub(SHORT_LEN);
@@ -300,6 +312,7 @@ fn desk_text(answers: &[Answer], now: u64) -> String {
             None => format!("process {}", answer.process),
         };
         let state = match &answer.progress {
+            _ if answer.silence.is_some() => silent_words(answer),
             _ if answer.carried.is_some() => {
                 let carried = answer.carried.unwrap_or_default();
                 carried_words(answer.kind, &carried)
@@ -355,15 +368,15 @@ fn desk_text(answers: &[Answer], now: u64) -> String {
 
 /// Cancels what is named.
 pub(crate) fn cancel(args: &CancelArgs) -> Result<ExitCode> {
-    let count = match &args.agent {
-        Some(at) => cancel_at_agent(at, args)?,
+    let (count, left) = match &args.agent {
+        Some(at) => (cancel_at_agent(at, args)?, 0),
         None => cancel_here(args)?,
     };
     say(format_args!(
         "cancelled {count} transfer{}",
         if count == 1 { "" } else { "s" }
     ));
-    Ok(if count > 0 {
+    Ok(if count > 0 && left == 0 {
         ExitCode::SUCCESS
     } else {
         ExitCode::from(EXIT_FAILED)
@@ -396,9 +409,36 @@ fn find<T>(items: &[T], wanted: &str, id: impl Fn(&T) -> Option<String>) -> Resu
     }
 }
 
-/// Position of the one running transfer that `wanted` names: by its whole label, its id or the beginning of that, or
-/// its process.
+/// Position of the one running transfer that `wanted` names, as [`position_of`].
+///
+/// # Errors
+/// Also when its process does not answer.
 pub(crate) fn find_running(running: &[(PathBuf, Answer)], wanted: &str) -> Result<usize> {
+    let at = position_of(running, wanted)?;
+    if let Some(silent) = silent_text(&running[at].1) {
+        bail!("{silent}");
+    }
+    Ok(at)
+}
+
+/// That a process does not answer; `None` where it does.
+fn silent_text(answer: &Answer) -> Option<String> {
+    let (process, silence) = (answer.process, answer.silence?);
+    Some(match silence {
+        Silence::Stopped => format!(
+            "process {process} is stopped and does not answer: `kill -CONT {process}` continues it, and then it can be asked; `kill -KILL {process}` ends it as it is"
+        ),
+        Silence::Late => {
+            format!(
+                "process {process} does not answer: {}",
+                silence.remedy(process)
+            )
+        }
+    })
+}
+
+/// By its whole label, its id or the beginning of that, or its process.
+fn position_of(running: &[(PathBuf, Answer)], wanted: &str) -> Result<usize> {
     let is_labelled = |at: &usize| running[*at].1.label.as_deref() == Some(wanted);
     let labelled: Vec<usize> = (0..running.len()).filter(is_labelled).collect();
     match labelled.as_slice() {
@@ -418,17 +458,24 @@ pub(crate) fn find_running(running: &[(PathBuf, Answer)], wanted: &str) -> Resul
     find(running, wanted, |(_, answer)| answer.transfer.clone())
 }
 
-fn cancel_here(args: &CancelArgs) -> Result<usize> {
+/// How many were cancelled, and how many could not be.
+fn cancel_here(args: &CancelArgs) -> Result<(usize, usize)> {
     let running = desk::ask_all(&runtime_folder::folder()?, &Question::Status)?;
+    let silent = running.iter().filter_map(|(_, answer)| silent_text(answer));
+    let silent: Vec<String> = silent.filter(|_| args.transfer.is_none()).collect();
+    for silent in &silent {
+        eprintln!("ropewalk: not cancelled: {silent}");
+    }
     let chosen = match &args.transfer {
         None => running.iter().collect(),
         Some(wanted) => vec![&running[find_running(&running, wanted)?]],
     };
     // One that ended in between needs no cancelling.
-    Ok(chosen
+    let chosen = chosen
         .into_iter()
-        .filter(|(path, _)| desk::ask(path, &Question::Cancel).is_ok())
-        .count())
+        .filter(|(_, answer)| answer.silence.is_none());
+    let cancelled = chosen.filter(|(path, _)| desk::ask(path, &Question::Cancel).is_ok());
+    Ok((cancelled.count(), silent.len()))
 }
 
 fn cancel_at_agent(at: &HostPort, args: &CancelArgs) -> Result<usize> {

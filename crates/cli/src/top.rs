@@ -70,13 +70,13 @@ pub(crate) struct TopArgs {
 }
 
 const EXAMPLES: &str = "\
-On a terminal the screen is drawn again once a second; q or Ctrl-C leaves. It shows for each
-transfer, stream, shuffle and tunnel what it does and for how long, bytes, rate, time left, what
+On a terminal the screen is drawn again once a second; q or Ctrl-C leaves. It shows for each \
+transfer, stream, shuffle and tunnel what it does and for how long, bytes, rate, time left, what \
 held it back in the last seconds, and its nodes with their rates.
 
-Of this host, and of hosts over ssh, it shows what this user's commands and agents do there, also
-for `serve`, and for commands of other hosts that started agents over ssh; not what other users
-do. A standing agent shows the transfers of all that hold its token. A transfer that several of
+Of this host, and of hosts over ssh, it shows what this user's commands and agents do there, also \
+for `serve`, and for commands of other hosts that started agents over ssh; not what other users \
+do. A standing agent shows the transfers of all that hold its token. A transfer that several of \
 these know of is shown once.
 
 Examples:
@@ -91,7 +91,7 @@ Examples:
   ssh -t -L 8080:127.0.0.1:8080 store ropewalk top --web=127.0.0.1:8080
       the same of store, for a browser of this host
 
-Exit status: 0 ended by q or Ctrl-C, or all hosts answered; with --once, or without a terminal,
+Exit status: 0 ended by q or Ctrl-C, or all hosts answered; with --once, or without a terminal, \
 1 none did, 3 some did not; 2 usage.";
 
 /// Shows what transfers do.

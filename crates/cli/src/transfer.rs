@@ -88,7 +88,7 @@ Examples:
   ropewalk queue --at node0:55555
       what the `ropewalk serve` of a `master` row does
 
-Exit status: 0 done, 1 failed, 2 usage, 3 partial, 4 refused before the start (a file that cannot
+Exit status: 0 done, 1 failed, 2 usage, 3 partial, 4 refused before the start (a file that cannot \
 be read as a specification, too), 130 interrupted.";
 
 /// A specification that cannot be used, with a picture of each place.

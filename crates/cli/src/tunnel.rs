@@ -68,15 +68,15 @@ pub(crate) struct TunnelArgs {
 }
 
 const EXAMPLES: &str = "\
-As `ssh -L` and -R, with all interfaces of both hosts as rails: the bytes of one connection are
-spread over them, and when an interface fails, connections go on over the others. A rail that is
-silent is left within 1.5 s and tried again until it works. When no rail has worked for 10 s, the
+As `ssh -L` and -R, with all interfaces of both hosts as rails: the bytes of one connection are \
+spread over them, and when an interface fails, connections go on over the others. A rail that is \
+silent is left within 1.5 s and tried again until it works. When no rail has worked for 10 s, the \
 tunnel ends with status 1. The control connection may fail, too: bytes do not depend on it.
 
-The agent of NODE connects to HOST:HOSTPORT; for -R it listens, and this host connects. If that
-fails, the connection to PORT is reset. An agent that is started over ssh connects and listens
-wherever its user may; a standing agent only where its operator allows it (`ropewalk agent --forward
-HOST:PORT`, --forward-listen [BIND:]PORT). NODE needs a TCP port that this host reaches: that of a
+The agent of NODE connects to HOST:HOSTPORT; for -R it listens, and this host connects. If that \
+fails, the connection to PORT is reset. An agent that is started over ssh connects and listens \
+wherever its user may; a standing agent only where its operator allows it (`ropewalk agent --forward \
+HOST:PORT`, --forward-listen [BIND:]PORT). NODE needs a TCP port that this host reaches: that of a \
 standing agent, or one of --ports.
 
 Examples:

@@ -75,6 +75,64 @@ fn a_transfer_is_seen_and_cancelled() {
         .assert_says("cancelled 0");
 }
 
+/// A command that is stopped is shown with what to do, cannot be cancelled, and goes on as if nothing had been.
+#[test]
+fn a_stopped_command_is_named() {
+    let place = Place::new();
+    let mut moving = Moving::start(&place, &SLOW);
+    moving.until_delivered(1);
+    let process = moving.child.id().to_string();
+    signal(&moving.child, "STOP");
+    let stopped = format!("process {process}, stopped, does not answer");
+    wait_for("the process to stop", || {
+        place
+            .run(&["status"])
+            .assert_status(0)
+            .out()
+            .contains(&stopped)
+            .then_some(())
+    });
+    let shown: Value = serde_json::from_str(&place.run(&["status", "--json"]).out()).unwrap();
+    assert_eq!(
+        (&shown[0]["silence"], shown[0]["process"].to_string()),
+        (&"stopped".into(), process.clone())
+    );
+    let id = shown[0]["transfer"].as_str().unwrap();
+    let continues = format!("`kill -CONT {process}` continues it");
+    place
+        .run(&["top", "--once"])
+        .assert_status(0)
+        .assert_says("stopped, does not answer")
+        .assert_says(&continues);
+    for arguments in [
+        &["cancel", &process][..],
+        &["cancel", id],
+        &["cancel", "--all"],
+        &["limit", id, "1MB/s"],
+    ] {
+        place
+            .run(arguments)
+            .assert_status(1)
+            .assert_says(&format!("process {process} is stopped"))
+            .assert_says(&continues);
+    }
+    // The others are cancelled, and the status says that one is left.
+    let mut other = Moving::start(&place, &SLOW);
+    other.until_delivered(1);
+    place
+        .run(&["cancel", "--all"])
+        .assert_status(1)
+        .assert_says("cancelled 1 transfer")
+        .assert_says(&format!("process {process} is stopped"));
+    assert_eq!(other.end().0, 130);
+    signal(&moving.child, "CONT");
+    place
+        .run(&["cancel", &process])
+        .assert_status(0)
+        .assert_says("cancelled 1 transfer");
+    assert_eq!(moving.end().0, 130);
+}
+
 /// Ctrl-C and SIGTERM end a copy before its bytes have moved: nothing temporary stays, no agent lives on.
 #[test]
 fn signals_end_a_copy_cleanly() {

@@ -216,7 +216,18 @@ fn named_hosts_are_shown() {
     place
         .run(&[&["top", "--once"], &args(&["away"])[..]].concat())
         .assert_status(1)
-        .assert_says("no transfers");
+        .assert_says("away: no answer: ");
+    let nothing_listens = place.run(&[&["top", "--once"], &args(&["127.0.0.1:1"])[..]].concat());
+    let said = nothing_listens.assert_status(1).out();
+    assert!(
+        said.starts_with("127.0.0.1:1: no answer: Connection refused"),
+        "{said}"
+    );
+    assert_eq!(
+        (said.lines().count(), said.matches(":1").count()),
+        (1, 1),
+        "{said}"
+    );
 }
 
 /// A terminal whose output is stopped (Ctrl-S) does not hold SIGTERM.

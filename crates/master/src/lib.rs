@@ -65,7 +65,7 @@ pub use watching::{Watched, WatchedHost};
 #[non_exhaustive]
 pub enum MasterError {
     /// Nothing answers there.
-    #[error("cannot reach {node} at {address}: {reason}")]
+    #[error("cannot reach {}: {reason}", node_at(node, address))]
     Unreachable {
         /// Name of the node.
         node: String,
@@ -76,7 +76,8 @@ pub enum MasterError {
     },
     /// Something answers that does not know the token.
     #[error(
-        "{node} at {address} closed the connection before it proved its token: the agent ended, its token differs, or another program or version listens there; see whether the agent runs, then compare --token-file on both sides"
+        "{} closed the connection before it proved its token: the agent ended, its token differs, or another program or version listens there; see whether the agent runs, then compare --token-file on both sides",
+        node_at(node, address)
     )]
     Token {
         /// Name of the node.
@@ -95,4 +96,12 @@ pub enum MasterError {
     /// TLS could not be set up.
     #[error(transparent)]
     Tls(#[from] ropewalk_lane::tls::TlsError),
+}
+
+/// A node with its address, once where it is named by that.
+fn node_at(node: &str, address: &str) -> String {
+    match node == address {
+        true => node.to_owned(),
+        false => format!("{node} at {address}"),
+    }
 }

@@ -73,7 +73,7 @@ Examples:
   ropewalk queue --at node0:55555 --wait 3
       of the `ropewalk serve` that a specification's `master` row names; it shows and cancels the jobs of its port only
 
-Exit status: 0, 1 failed (with --wait: a job did not move all; with --cancel: one had ended, or there is none of that
+Exit status: 0, 1 failed (with --wait: a job did not move all; with --cancel: one had ended, or there is none of that \
 number; the others are cancelled), 2 usage.";
 
 /// What `--json` prints.
@@ -101,7 +101,9 @@ pub(crate) fn run(args: &QueueArgs) -> Result<ExitCode> {
         .iter()
         .find(|id| jobs.iter().all(|entry| entry.job.id != **id))
     {
-        bail!("the queue has no job {unknown}; `ropewalk queue --all` lists them");
+        let at = args.at.as_ref().map(|at| format!(" --at {at}"));
+        let at = at.unwrap_or_default();
+        bail!("the queue has no job {unknown}; `ropewalk queue{at} --all` lists them");
     }
     if args.wait {
         let awaited = match args.jobs.as_slice() {

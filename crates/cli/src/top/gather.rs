@@ -234,6 +234,10 @@ fn node(progress: &NodeProgress, sends: bool) -> NodeRow {
 
 /// What a command does while it moves nothing.
 fn state(answer: &Answer) -> Option<String> {
+    if let Some(silence) = answer.silence {
+        let (state, remedy) = (silence.state(), silence.remedy(answer.process));
+        return Some(format!("{state} ({remedy})"));
+    }
     let state = match &answer.progress {
         _ if answer.cancelled => Some("stopping".to_owned()),
         Some(Event::Progress { .. }) => None,

@@ -25,7 +25,7 @@ const CUT: char = '\u{2026}';
 
 /// The lines of a screen: at most so many, of at most so many columns each.
 pub(super) fn lines(report: &TopReport, width: usize, height: usize) -> Vec<String> {
-    let mut out = vec![headline(report)];
+    let mut out: Vec<String> = headline(report).into_iter().collect();
     let failed: Vec<&PlaceRow> = report
         .places
         .iter()
@@ -46,7 +46,13 @@ pub(super) fn lines(report: &TopReport, width: usize, height: usize) -> Vec<Stri
     out.iter().map(|line| cut(line, width)).collect()
 }
 
-pub(super) fn headline(report: &TopReport) -> String {
+/// What those that answer say together; `None` where none does.
+pub(super) fn headline(report: &TopReport) -> Option<String> {
+    let answering = report.places.iter().filter(|place| place.error.is_none());
+    let answering: Vec<&str> = answering.map(|place| place.place.as_str()).collect();
+    if answering.is_empty() && !report.places.is_empty() {
+        return None;
+    }
     let many = report.transfers.len() + report.transfers_more;
     let rates = report.transfers.iter().map(|row| row.bits_per_second);
     let transfers = match many {
@@ -57,15 +63,16 @@ pub(super) fn headline(report: &TopReport) -> String {
             rate(rates.sum::<f64>())
         ),
     };
-    let places = names(report.places.iter().map(|place| place.place.as_str()));
-    format!("{places}: {transfers}")
+    let places = names(answering.into_iter());
+    Some(format!("{places}: {transfers}"))
 }
 
 pub(super) fn unreached(place: &PlaceRow) -> String {
     let error = place.error.as_deref().unwrap_or_default();
     // It says its name itself.
     let name = format!("{}: ", place.place);
-    let error = error.strip_prefix(&name).unwrap_or(error);
+    let reason = error.strip_prefix("cannot reach ").unwrap_or(error);
+    let error = reason.strip_prefix(&name).unwrap_or(error);
     format!("{name}no answer: {error}")
         .lines()
         .map(escape::line)
@@ -442,9 +449,18 @@ this host: 1 transfer, 800 Mbit/s
             found[1],
             "b:7: no answer: cannot reach b: connection refused; start `ropewalk agent` there"
         );
-        one.places = vec![place("b:7", Some(error)); 30];
+        one.places.extend(vec![place("b:7", Some(error)); 29]);
         let found = lines(&one, 80, 12);
         assert_eq!(found[4], "and 27 more do not answer");
         assert!(found[5].contains("copy"), "{found:#?}");
+        // Nothing is known of the transfers of those that do not answer.
+        let mut silent = report(Vec::new());
+        silent.places = vec![place("b:7", Some("cannot reach b:7: connection refused"))];
+        assert_eq!(
+            lines(&silent, 80, 24),
+            ["b:7: no answer: connection refused"]
+        );
+        silent.places.push(place("c", None));
+        assert_eq!(lines(&silent, 80, 24)[0], "c: no transfers");
     }
 }

@@ -50,7 +50,9 @@ pub(super) fn view(report: &TopReport) -> String {
 }
 
 fn write(out: &mut String, report: &TopReport) -> std::fmt::Result {
-    writeln!(out, "<p>{}</p>", text(&headline(report)))?;
+    if let Some(headline) = headline(report) {
+        writeln!(out, "<p>{}</p>", text(&headline))?;
+    }
     for place in report.places.iter().filter(|place| place.error.is_some()) {
         writeln!(out, "<p class=\"error\">{}</p>", text(&unreached(place)))?;
     }
