@@ -10,7 +10,7 @@ use ropewalk_model::{Layout, Piece, Range, RangeSet};
 use ropewalk_proto::control::{self, Existing, OpenedSource, Row, sink, source};
 use ropewalk_store::{
     Buffer, BufferSource, FileList, FileSource, Filter, FilterRule, Keep, LeftOut, PatternSource,
-    Roots, Scan, Source, Standing, StoreError,
+    Roots, Scan, Source, Stand, Standing, StoreError,
 };
 
 use crate::AgentError;
@@ -44,7 +44,44 @@ pub(crate) enum TreeRoot {
     Bundle(Vec<(Vec<u8>, PathBuf)>),
 }
 
+/// The master gets to know where so many files and folders of one source are.
+const ROOTS_MAX: usize = 1024;
+
+/// For the master.
+pub(crate) fn above_of(above: &ropewalk_store::Above) -> control::Above {
+    control::Above {
+        folder: above.inode,
+        name: above.name.clone(),
+    }
+}
+
 impl TreeRoot {
+    /// What is copied: its name in the copy, if it is one of several, and its path.
+    pub fn things(&self) -> impl Iterator<Item = (&[u8], &Path)> {
+        let (one, several) = match self {
+            Self::One(path) => (Some((&[][..], path.as_path())), &[][..]),
+            Self::Bundle(things) => (None, things.as_slice()),
+        };
+        let several = several
+            .iter()
+            .map(|(name, path)| (name.as_slice(), path.as_path()));
+        one.into_iter().chain(several)
+    }
+
+    /// Where it is, for the master.
+    fn roots(&self) -> Vec<control::Root> {
+        let root = |(name, path): (&[u8], &Path)| {
+            let stand = Stand::of(path);
+            stand.map_or_else(control::Root::default, |stand| control::Root {
+                folder: stand.folder.unwrap_or(0),
+                name: name.to_vec(),
+                device: stand.device,
+                above: stand.above.iter().map(above_of).collect(),
+            })
+        };
+        self.things().take(ROOTS_MAX).map(root).collect()
+    }
+
     /// The files, from a data-space offset on.
     pub fn open(&self, scan: &Scan, base: u64) -> Result<FileSource, AgentError> {
         Ok(match self {
@@ -150,6 +187,7 @@ fn tree(root: TreeRoot, scan: Scan) -> (OpenSource, OpenedSource) {
         identities: Vec::new(),
         skipped: scan.skipped,
         special: scan.special,
+        roots: root.roots(),
     };
     let source = OpenSource::Tree {
         root,

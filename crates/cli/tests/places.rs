@@ -161,3 +161,75 @@ fn overlapping_rows_of_different_files_must_agree() {
     run().assert_status(0);
     assert!(std::fs::read(place.path("out")).unwrap() == data);
 }
+
+/// All below a folder, but for the agents' own: name, inode, links, contents.
+fn state(folder: &Path) -> Vec<(String, u64, u64, Vec<u8>)> {
+    use std::os::unix::fs::MetadataExt as _;
+
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let about = std::fs::symlink_metadata(&path).unwrap();
+        let contents = about.is_file().then(|| std::fs::read(&path).unwrap());
+        let name = path.to_str().unwrap().to_owned();
+        found.push((
+            name,
+            about.ino(),
+            about.nlink(),
+            contents.unwrap_or_default(),
+        ));
+        if about.is_dir() {
+            found.extend(state(&path));
+        }
+    }
+    found.sort_unstable();
+    found
+}
+
+/// A copy does not take the place of its own source, nor lie in it, where another node names that: as on a file system that both hosts see. Nothing
+/// is changed, and no mark is left.
+#[test]
+fn a_source_that_another_node_names_is_not_copied_into_itself() {
+    let place = Place::new();
+    place.make_token();
+    let agent = place.agent(place.dir.path());
+    std::fs::create_dir_all(place.path("here/k/sub")).unwrap();
+    std::fs::write(place.path("here/k/a"), bytes(3000, 1)).unwrap();
+    std::fs::hard_link(place.path("here/k/a"), place.path("here/k/b")).unwrap();
+    std::fs::write(place.path("here/file"), bytes(100, 2)).unwrap();
+    let there = |name: &str| agent.at(place.path(&format!("here/{name}")));
+    let here = |name: &str| format!("here/{name}");
+    let before = state(&place.path("here"));
+    let (whole, inside) = (
+        "would take the place of its own source",
+        "would lie in its own source",
+    );
+    for (sources, destination, why) in [
+        (vec![there("k")], here("k"), whole),
+        (vec![here("k")], there("k"), whole),
+        (vec![there("k")], here("k/sub/inner"), inside),
+        (vec![there("k")], here("k/new"), inside),
+        (vec![there("file")], here("file"), whole),
+        (vec![there("k"), there("file")], here(""), whole),
+    ] {
+        let arguments = [vec!["copy".to_owned()], sources, vec![destination]].concat();
+        place.run(&arguments).assert_status(4).assert_says(why);
+        assert_eq!(state(&place.path("here")), before, "{arguments:?}");
+    }
+    for (source, destination) in [(there("k"), "here".into()), (here("k/sub"), there("k"))] {
+        place
+            .run(&["copy", "--delete", &source, &destination])
+            .assert_status(4)
+            .assert_says("would, with --delete, hold its own source");
+        assert_eq!(state(&place.path("here")), before);
+    }
+    // Beside it all is well.
+    place
+        .run(&["copy", &there("k"), &here("k2")])
+        .assert_status(0);
+    assert_same_tree(&place.path("here/k"), &place.path("here/k2"));
+    place
+        .run(&["copy", &there("k/a"), &there("k/b"), &here("k/sub/")])
+        .assert_status(0);
+    assert_eq!(count(&place.path("here/k/sub")), 2);
+}

@@ -67,6 +67,7 @@ mod outcome;
 #[cfg(test)]
 mod outcome_tests;
 mod overlaps;
+mod own_sources;
 mod phase;
 mod places;
 #[cfg(test)]

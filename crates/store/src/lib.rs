@@ -56,7 +56,7 @@ pub use memory_sink::MemorySink;
 pub use new_folder::{NewFolder, open_folder};
 pub use open_files::OPEN_FILES_MAX;
 pub use pattern::{PATTERN_PERIOD, PatternSource, pattern_byte};
-pub use place::Place;
+pub use place::{Above, Place, Stand};
 pub use remains::{Remain, RemainState, remains};
 pub use roots::{Access, Roots};
 pub use sink::{Landed, NullSink, Present, Removed, Sink, SinkExtent, Unit, Wrong};

@@ -35,6 +35,59 @@ pub struct Place {
     pub keeps_inode: bool,
     /// The path below the folder; empty for a tree that goes into the folder itself.
     pub rest: Vec<u8>,
+    /// Folders above it, the nearest first, of a tree.
+    pub above: Vec<Above>,
+}
+
+/// Where a file or folder is that is copied.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stand {
+    /// Its own inode; `None` for what is no folder.
+    pub folder: Option<u64>,
+    /// Of its file system, on this host.
+    pub device: u64,
+    /// Folders above it on its file system, the nearest first.
+    pub above: Vec<Above>,
+}
+
+/// A folder above another one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Above {
+    /// Its inode.
+    pub inode: u64,
+    /// The name that leads from it to the one before.
+    pub name: Vec<u8>,
+}
+
+/// Folders above a place, or above what is copied, that are looked at.
+const ABOVE_MAX: usize = 64;
+
+impl Stand {
+    /// Of a resolved path; `None` for what cannot be looked at. Cost: one `lstat` a folder above.
+    #[must_use]
+    pub fn of(path: &Path) -> Option<Self> {
+        let stat = rustix::fs::lstat(path).ok()?;
+        let is_folder = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
+        Some(Self {
+            folder: is_folder.then_some(stat.st_ino),
+            device: stat.st_dev,
+            above: above(path, Some(stat.st_dev)),
+        })
+    }
+}
+
+/// Folders above a path; with `device`, those of this file system.
+fn above(path: &Path, device: Option<u64>) -> Vec<Above> {
+    let steps = path.ancestors().zip(path.ancestors().skip(1));
+    let steps = steps.map_while(|(below, above)| {
+        let stat = rustix::fs::lstat(above).ok()?;
+        let is_wanted = device.is_none_or(|device| device == stat.st_dev);
+        is_wanted.then_some(Above {
+            inode: stat.st_ino,
+            name: below.file_name()?.as_bytes().to_vec(),
+        })
+    });
+    steps.take(ABOVE_MAX).collect()
 }
 
 impl Place {
@@ -43,7 +96,7 @@ impl Place {
     /// * `path`: resolved (as [`crate::Roots`] returns it).
     /// * `is_tree`: it may be a folder that is merged into.
     ///
-    /// `None` when not even the root can be looked at. Cost: one `lstat` a folder that is missing.
+    /// `None` when not even the root can be looked at. Cost: one `lstat` a folder that is missing, and of a tree one a folder above.
     #[must_use]
     pub fn of(path: &Path, is_tree: bool) -> Option<Self> {
         let mut folder = if is_tree { path } else { path.parent()? };
@@ -61,18 +114,14 @@ impl Place {
                     folder: folder.to_owned(),
                     inode: stat.st_ino,
                     rest: rest.as_os_str().as_bytes().to_vec(),
+                    above: match is_tree {
+                        true => above(folder, None),
+                        false => Vec::new(),
+                    },
                 });
             }
             folder = folder.parent()?;
         }
-    }
-
-    fn mark_name(&self, id: &str) -> Result<Vec<u8>, StoreError> {
-        let hash = blake3::hash(&self.rest).to_hex();
-        temporary_name(
-            format!("place-{}", &hash.as_str()[..HASH_LEN]).as_bytes(),
-            id,
-        )
     }
 
     /// Leaves the mark of a transfer here, or gives the text of the one that another node has left.
@@ -85,7 +134,7 @@ impl Place {
     /// # Errors
     /// [`StoreError::BadId`].
     pub fn mark(&self, id: &str, text: &str) -> Result<Option<String>, StoreError> {
-        let name = self.mark_name(id)?;
+        let name = mark_name(&self.rest, id)?;
         let Ok(folder) = self.open() else {
             return Ok(None);
         };
@@ -100,11 +149,24 @@ impl Place {
         }
     }
 
+    /// Whether the mark of a transfer is in a folder.
+    ///
+    /// * `rest`: [`Place::rest`] of the place that was marked.
+    #[must_use]
+    pub fn is_marked(folder: &Path, rest: &[u8], id: &str) -> bool {
+        let flags = OFlags::PATH | OFlags::DIRECTORY;
+        let opened = sys::open_resolved_path(folder, flags, Mode::empty());
+        opened.is_ok_and(|folder| {
+            let name = mark_name(rest, id);
+            name.is_ok_and(|name| rustix::fs::readlinkat(&folder, &*name, Vec::new()).is_ok())
+        })
+    }
+
     /// Removes the mark that this node has left, as far as possible.
     ///
     /// * `text`: as it was left; marks of others stay.
     pub fn unmark(&self, id: &str, text: &str) {
-        let (Ok(name), Ok(folder)) = (self.mark_name(id), self.open()) else {
+        let (Ok(name), Ok(folder)) = (mark_name(&self.rest, id), self.open()) else {
             return;
         };
         let found = rustix::fs::readlinkat(&folder, &*name, Vec::new());
@@ -136,6 +198,12 @@ impl Place {
             Mode::empty(),
         )
     }
+}
+
+fn mark_name(rest: &[u8], id: &str) -> Result<Vec<u8>, StoreError> {
+    let hash = blake3::hash(rest).to_hex();
+    let name = format!("place-{}", &hash.as_str()[..HASH_LEN]);
+    temporary_name(name.as_bytes(), id)
 }
 
 #[cfg(test)]

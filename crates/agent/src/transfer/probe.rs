@@ -1,13 +1,16 @@
 //! What the master asks before anything moves, because it takes two nodes to know: do both see one place, do their files
 //! hold the same bytes, how far are they from each other?
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
+
 use ropewalk_model::Range;
 use ropewalk_proto::control::{self, Mark, Probe, Probed};
 use ropewalk_proto::coordinator::{mark_text, parse_mark};
 use ropewalk_store::Place;
 
 use super::Transfer;
-use crate::open::{OpenSink, OpenSource};
+use crate::open::{OpenSink, OpenSource, above_of};
 use crate::trips;
 
 /// Longest sample that is read (1 MiB); the master asks for less.
@@ -34,6 +37,7 @@ pub(super) fn places(
                 objects.len() > at
             });
             told.push(control::Place {
+                above: place.above.iter().map(above_of).collect(),
                 folder: place.inode,
                 keeps: place.keeps_inode,
                 rest: place.rest.clone(),
@@ -97,7 +101,31 @@ impl Transfer {
             marks,
             hashes: samples.map(hash).collect(),
             trips,
+            found: self.marked_owns(&probe.owns),
         }
+    }
+
+    /// Positions of those folders, in this node's sources or above them, where the mark is.
+    fn marked_owns(&self, owns: &[control::Own]) -> Vec<u32> {
+        let sources = self.sources.lock();
+        let id = self.id_text();
+        let is_marked = |own: &control::Own| {
+            let Some(OpenSource::Tree { root, .. }) = sources.get(own.source as usize) else {
+                return false;
+            };
+            let folder = root.things().nth(own.root as usize).and_then(|(_, path)| {
+                let up = path.ancestors().nth(own.up as usize)?;
+                Some(match own.path.is_empty() {
+                    true => up.to_owned(),
+                    false => up.join(OsStr::from_bytes(&own.path)),
+                })
+            });
+            folder.is_some_and(|folder| Place::is_marked(&folder, &own.rest, &id))
+        };
+        let owns = (0..).zip(owns);
+        owns.filter(|(_, own)| is_marked(own))
+            .map(|(at, _)| at)
+            .collect()
     }
 
     fn hash_sample(&self, source: u32, range: Range) -> Option<Vec<u8>> {

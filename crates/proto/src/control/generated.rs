@@ -394,7 +394,7 @@ pub struct Opened {
     pub hands_on: bool,
 }
 /// A final path, so that two nodes can see whether they may mean one place: the nearest folder that is there, and the rest.
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Place {
     /// its number on its file system
     #[prost(uint64, tag = "1")]
@@ -410,6 +410,53 @@ pub struct Place {
     /// its file system gives a folder no other number later
     #[prost(bool, tag = "5")]
     pub keeps: bool,
+    /// folders above that one, the nearest first; a bounded number
+    #[prost(message, repeated, tag = "6")]
+    pub above: ::prost::alloc::vec::Vec<Above>,
+}
+/// A folder above another one.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Above {
+    /// number of the folder
+    #[prost(uint64, tag = "1")]
+    pub folder: u64,
+    /// leads from it to the one before
+    #[prost(bytes = "vec", tag = "2")]
+    pub name: ::prost::alloc::vec::Vec<u8>,
+}
+/// Where a file or folder is that is copied.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Root {
+    /// its own number; 0 for what is no folder
+    #[prost(uint64, tag = "1")]
+    pub folder: u64,
+    /// in the copy, of one of several
+    #[prost(bytes = "vec", tag = "2")]
+    pub name: ::prost::alloc::vec::Vec<u8>,
+    /// of its file system, among those of this node
+    #[prost(uint64, tag = "3")]
+    pub device: u64,
+    /// on that file system, the nearest first; a bounded number
+    #[prost(message, repeated, tag = "4")]
+    pub above: ::prost::alloc::vec::Vec<Above>,
+}
+/// A folder of a source, or above it, where a mark that another node has left may be.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Own {
+    #[prost(uint32, tag = "1")]
+    pub source: u32,
+    /// position in OpenedSource.roots
+    #[prost(uint32, tag = "2")]
+    pub root: u32,
+    /// steps from the root up to the folder
+    #[prost(uint32, tag = "3")]
+    pub up: u32,
+    /// or the path from the root down to it
+    #[prost(bytes = "vec", tag = "4")]
+    pub path: ::prost::alloc::vec::Vec<u8>,
+    /// as Place.rest, of the mark
+    #[prost(bytes = "vec", tag = "5")]
+    pub rest: ::prost::alloc::vec::Vec<u8>,
 }
 /// Before anything moves: what two nodes have to say together. Leave a mark at these places, or say whose stands there; read
 /// these samples; measure these round trips. With nothing at all: remove the marks.
@@ -430,6 +477,9 @@ pub struct Probe {
     /// nodes to measure the round trip to
     #[prost(message, repeated, tag = "5")]
     pub landmarks: ::prost::alloc::vec::Vec<Peer>,
+    /// of a sender, once the others have left their marks
+    #[prost(message, repeated, tag = "6")]
+    pub owns: ::prost::alloc::vec::Vec<Own>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Probed {
@@ -441,6 +491,9 @@ pub struct Probed {
     /// to each landmark, in microseconds; 0 = not known
     #[prost(uint32, repeated, tag = "3")]
     pub trips: ::prost::alloc::vec::Vec<u32>,
+    /// positions in Probe.owns of those where the mark is
+    #[prost(uint32, repeated, tag = "4")]
+    pub found: ::prost::alloc::vec::Vec<u32>,
 }
 /// Another node's mark where this one was to leave its own.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -482,6 +535,9 @@ pub struct OpenedSource {
     /// extended attributes that are not recorded
     #[prost(uint64, tag = "10")]
     pub attributes_unread: u64,
+    /// where it is, for trees; a bounded number
+    #[prost(message, repeated, tag = "11")]
+    pub roots: ::prost::alloc::vec::Vec<Root>,
 }
 /// A file or folder of a tree that cannot be read.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

@@ -30,7 +30,7 @@ pub struct Complete {
 }
 
 /// What is known of nodes, by their names, where a round goes on with what an earlier one began.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Earlier {
     /// Of each of its sources, how many files it had.
     pub files: BTreeMap<String, Vec<u64>>,

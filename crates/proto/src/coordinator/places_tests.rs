@@ -213,6 +213,132 @@ fn copies_in_one_place_are_refused() {
     }
 }
 
+/// A source in folder 9, `set` in folder 7, which is `s` in folder 2.
+fn opened_in_folders(setup: &NodeSetup) -> FromAgent {
+    let mut message = opened(setup, 0);
+    if let Some(from_agent::Body::Opened(opened)) = &mut message.body {
+        let above = [above(7, "set"), above(2, "s")];
+        opened.sources[0].roots = vec![control::Root {
+            folder: 9,
+            above: above.to_vec(),
+            ..control::Root::default()
+        }];
+    }
+    message
+}
+
+fn above(folder: u64, name: &str) -> control::Above {
+    control::Above {
+        folder,
+        name: name.into(),
+    }
+}
+
+/// Where numbers and names allow that a copy meets its source, the mark of the copy's node is looked for there.
+#[test]
+fn copies_that_may_meet_their_sources_are_looked_at() {
+    let (whole, inside) = (
+        Some("would take the place of its own source"),
+        Some("would lie in its own source"),
+    );
+    let removed = Some("would, with --delete, hold its own source");
+    let below = [above(31, "c"), above(9, "b"), above(9, "d")];
+    for (folder, rest, above, delete, (up, path), would) in [
+        (9, "", &[][..], false, (0, ""), whole),
+        (9, "new/x", &[], false, (0, ""), inside),
+        (30, "", &below[..2], false, (0, "b/c"), inside),
+        (7, "set", &[], false, (1, ""), whole),
+        (7, "se", &[], true, (1, ""), None),
+        (7, "", &[], false, (1, ""), None),
+        (7, "", &[], true, (1, ""), removed),
+        (2, "s/set", &[], false, (2, ""), whole),
+        (2, "s", &[], true, (2, ""), removed),
+        (2, "set", &[], true, (2, ""), None),
+        (5, "", &[], true, (0, ""), None),
+    ] {
+        for is_there in [true, false] {
+            let nodes = vec![tree("a", true, None), tree("b", false, Some("/x"))];
+            let mut coordinator = begun(nodes.clone(), None);
+            coordinator.setup.options.delete = delete;
+            coordinator.handle_message(0, opened_in_folders(&nodes[0]), Instant(SECOND));
+            let place = Place {
+                folder,
+                rest: rest.into(),
+                above: above.to_vec(),
+                ..Place::default()
+            };
+            let places = Opened {
+                places: vec![place],
+                ..Opened::default()
+            };
+            coordinator.handle_message(1, from(from_agent::Body::Opened(places)), Instant(SECOND));
+            let next = actions(&mut coordinator);
+            let Some(would) = would else {
+                assert!(probes(&next).is_empty(), "{folder} {rest}");
+                continue;
+            };
+            let asked = probes(&next);
+            assert_eq!(
+                (asked.len(), asked[0].0, &asked[0].1.places[..]),
+                (1, 1, &[0][..])
+            );
+            coordinator.handle_message(1, probed(vec![]), Instant(SECOND));
+            let asked = probes(&actions(&mut coordinator));
+            let own = control::Own {
+                up,
+                path: path.into(),
+                rest: rest.into(),
+                ..control::Own::default()
+            };
+            assert_eq!(asked.len(), 1);
+            assert_eq!((asked[0].0, &asked[0].1.owns[..]), (0, &[own][..]));
+            let answer = Probed {
+                found: if is_there { vec![0] } else { vec![] },
+                ..Probed::default()
+            };
+            coordinator.handle_message(0, from(from_agent::Body::Probed(answer)), Instant(SECOND));
+            let next = actions(&mut coordinator);
+            if is_there {
+                let text = refusal(&next);
+                assert!(text.contains(would) && text.contains("a:/set"), "{text}");
+            } else {
+                assert!(is_planned(&next) || looks(&next));
+                let cleared = probes(&next).into_iter().map(|(node, _)| node);
+                assert!(cleared.eq([0, 1]));
+            }
+        }
+    }
+}
+
+/// A copy of several sources beside each other removes what is below the name of one: there may be the source of another one.
+#[test]
+fn copies_that_remove_below_another_name_are_looked_at() {
+    for delete in [true, false] {
+        let nodes = vec![tree("a", true, None), tree("b", false, Some("/x"))];
+        let mut coordinator = begun(nodes.clone(), None);
+        coordinator.setup.options.delete = delete;
+        let root = |name: &str, above: &[control::Above]| control::Root {
+            name: name.into(),
+            above: above.to_vec(),
+            ..control::Root::default()
+        };
+        let mut message = opened(&nodes[0], 0);
+        if let Some(from_agent::Body::Opened(opened)) = &mut message.body {
+            // /x/big/set and, of another folder, big.
+            let set = root("set", &[above(8, "set"), above(7, "big")]);
+            opened.sources[0].roots = vec![set, root("big", &[above(20, "big")])];
+        }
+        coordinator.handle_message(0, message, Instant(SECOND));
+        let mut message = opened(&nodes[1], 7);
+        if let Some(from_agent::Body::Opened(opened)) = &mut message.body {
+            opened.places[0].rest = Vec::new();
+        }
+        coordinator.handle_message(1, message, Instant(SECOND));
+        let asked = probes(&actions(&mut coordinator));
+        assert_eq!(asked.len(), usize::from(delete));
+    }
+}
+
 /// Writers of 200,000 and 250,000 bytes in files of their own, the second from the middle of the first on.
 fn windows() -> Vec<NodeSetup> {
     let mut nodes = vec![

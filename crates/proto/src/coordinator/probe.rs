@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use ropewalk_model::{Instant, Nanos};
 
 use super::overlaps::Overlap;
+use super::own_sources::Owns;
 use super::phase::{Phase, Step};
 use super::{Coordinator, OPEN_TIME_MAX};
 use crate::control::{Mark, Probe, Probed, Stretch, to_agent};
@@ -26,6 +27,9 @@ pub(super) struct Probing {
     measuring: BTreeSet<u32>,
     marks: Vec<(u32, Mark)>,
     overlaps: Vec<Overlap>,
+    // What senders look for once the marks are made, and what they were asked to look for.
+    owns: Owns,
+    looked: Owns,
     // By node and position in what it was asked for.
     hashes: BTreeMap<(u32, u32), Vec<u8>>,
 }
@@ -64,12 +68,23 @@ impl Coordinator {
     pub(super) fn probe(&mut self) {
         let mut probes: BTreeMap<u32, Probe> = BTreeMap::new();
         let mut suspects = self.suspects();
-        if self.is_dry_run() && !suspects.is_empty() {
+        let mut owns = self.own_sources();
+        if self.is_dry_run() && !(suspects.is_empty() && owns.is_empty()) {
             // Marks are files.
-            suspects = Default::default();
             if !self.setup.options.compares {
-                let text = "a dry run does not look whether two nodes write to one place";
-                self.note(text.to_owned());
+                let what = match owns.is_empty() {
+                    true => "two nodes write to one place",
+                    false => "a node writes to what another one sends or writes to",
+                };
+                self.note(format!("a dry run does not look whether {what}"));
+            }
+            (suspects, owns) = Default::default();
+        }
+        for meeting in owns.values().flatten() {
+            let (node, place) = meeting.spot;
+            let places = suspects.entry(node).or_default();
+            if !places.contains(&place) {
+                places.push(place);
             }
         }
         for (node, places) in suspects {
@@ -89,7 +104,8 @@ impl Coordinator {
                 }
             }
         }
-        let others: BTreeSet<u32> = probes.keys().copied().collect();
+        // What these answer is awaited.
+        let others: BTreeSet<u32> = probes.keys().chain(owns.keys()).copied().collect();
         self.ask_trips(&mut probes);
         if probes.is_empty() {
             return self.look();
@@ -105,6 +121,7 @@ impl Coordinator {
                 .filter(|node| !others.contains(node))
                 .collect(),
             overlaps,
+            owns,
             ..Probing::default()
         };
         for (node, probe) in probes {
@@ -123,9 +140,36 @@ impl Coordinator {
         let hashes = probed.hashes.into_iter().enumerate();
         let hashes = hashes.map(|(at, hash)| ((node, at as u32), hash));
         self.probing.hashes.extend(hashes);
+        let looked = self.probing.looked.get(&node);
+        let mut found = probed
+            .found
+            .iter()
+            .filter_map(|at| looked?.get(*at as usize));
+        if let Some(meeting) = found.next() {
+            let text = self.own_refusal(node, meeting);
+            return self.refuse(text);
+        }
         if self.probing.awaited.is_empty() {
             self.end_probing();
         }
+    }
+
+    /// The marks are made: asks senders whether some are in what they send. False where there is nothing to ask.
+    fn ask_owns(&mut self) -> bool {
+        let owns = std::mem::take(&mut self.probing.owns);
+        self.probing.began_at = self.clock.now;
+        for (node, owns) in &owns {
+            self.probing.asked.insert(*node);
+            self.probing.awaited.insert(*node);
+            self.probing.measuring.remove(node);
+            let probe = Probe {
+                owns: owns.iter().map(|meeting| meeting.own.clone()).collect(),
+                ..Probe::default()
+            };
+            self.send(*node, to_agent::Body::Probe(probe));
+        }
+        self.probing.looked = owns;
+        !self.probing.awaited.is_empty()
     }
 
     /// Goes on without the round trips of nodes that have not measured them in time.
@@ -137,6 +181,9 @@ impl Coordinator {
     }
 
     fn end_probing(&mut self) {
+        if self.ask_owns() {
+            return;
+        }
         let probing = std::mem::take(&mut self.probing);
         if let Some(text) = self.marks_clash(&probing.marks) {
             return self.refuse(text);

@@ -1,0 +1,223 @@
+//! Would a copy take the place of its own source, lie in it or, with `--delete`, remove it, where both are named through different nodes
+//! that see one file system?
+//!
+//! An agent says of its sources, as of its final paths ([`super::places`]), which folders they are in, by number. Where the numbers and names
+//! allow that a copy meets a source, the node of the copy leaves its mark, and then the node of the source looks whether the mark is where
+//! it would be. A node compares its own paths itself.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use super::Coordinator;
+use super::places::Spot;
+use crate::control::{Own, Place, Root, sink, source};
+
+/// By node that sends: what it has to look for, in the order of the message.
+pub(super) type Owns = BTreeMap<u32, Vec<Meeting>>;
+
+/// A place that may meet a source.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Meeting {
+    pub own: Own,
+    pub spot: Spot,
+    /// What the copy would do to the source.
+    would: &'static str,
+}
+
+/// A root by its node, source and position.
+#[derive(Clone, Copy)]
+struct At<'r> {
+    node: u32,
+    source: u32,
+    number: u32,
+    root: &'r Root,
+}
+
+impl Coordinator {
+    /// What nodes that send trees have to look for. Cost O(roots + places × folders above them + meetings).
+    pub(super) fn own_sources(&self) -> Owns {
+        let roots: Vec<At<'_>> = self.roots().collect();
+        let names: HashSet<&[u8]> = roots.iter().map(|at| &at.root.name[..]).collect();
+        let mut folders: HashMap<u64, Vec<At<'_>>> = HashMap::new();
+        // With the steps up.
+        let mut above: HashMap<u64, Vec<(At<'_>, usize)>> = HashMap::new();
+        for at in &roots {
+            if at.root.folder != 0 {
+                folders.entry(at.root.folder).or_default().push(*at);
+            }
+            for (step, one) in at.root.above.iter().enumerate() {
+                above.entry(one.folder).or_default().push((*at, step));
+            }
+        }
+        let mut looks = Looks::default();
+        for (spot, place) in self.tree_places() {
+            let inside = std::iter::once(place.folder).chain(place.above.iter().map(|a| a.folder));
+            for (depth, folder) in inside.enumerate() {
+                for at in folders.get(&folder).into_iter().flatten() {
+                    let is_it = depth == 0 && place.rest.is_empty() && at.root.name.is_empty();
+                    let would = match is_it {
+                        true => "would take the place of its own source",
+                        false => "would lie in its own source",
+                    };
+                    looks.add(*at, (0, path_down(place, depth)), (spot, place), would);
+                }
+            }
+            for (at, step) in above.get(&place.folder).into_iter().flatten() {
+                let way = at.root.above[..=*step].iter().rev();
+                let way = join(way.map(|one| &one.name[..]));
+                if let Some(would) = self.meets(&way, place, at.root, &names) {
+                    looks.add(*at, (*step as u32 + 1, Vec::new()), (spot, place), would);
+                }
+            }
+        }
+        looks.owns
+    }
+
+    /// What a copy does to a source that is at `way` from the copy's folder.
+    fn meets(
+        &self,
+        way: &[u8],
+        place: &Place,
+        root: &Root,
+        names: &HashSet<&[u8]>,
+    ) -> Option<&'static str> {
+        let copy = join([&place.rest[..], &root.name]);
+        if way == copy {
+            return Some("would take the place of its own source");
+        }
+        if !self.setup.options.delete {
+            return None;
+        }
+        if holds(&copy, way) {
+            return Some("would, with --delete, hold its own source");
+        }
+        let below = match place.rest.is_empty() {
+            true => way,
+            false => way.strip_prefix(&place.rest[..])?.strip_prefix(b"/")?,
+        };
+        let first = below.split(|byte| *byte == b'/').next()?;
+        let is_beside = first.len() < below.len() && names.contains(first);
+        is_beside.then_some("would, with --delete, lie beside a copy that holds its own source")
+    }
+
+    fn roots(&self) -> impl Iterator<Item = At<'_>> {
+        (0u32..).zip(&self.nodes).flat_map(|(node, state)| {
+            let opened = state.opened.as_deref();
+            let sources = opened.map_or(&[][..], |opened| &opened.sources);
+            let sources = (0u32..).zip(std::iter::zip(sources, &state.setup.sources));
+            let trees = sources.filter(|(_, (_, setup))| {
+                let kind = &setup.source.kind;
+                matches!(kind, Some(source::Kind::Tree(_) | source::Kind::Bundle(_)))
+            });
+            trees.flat_map(move |(source, (opened, _))| {
+                (0u32..).zip(&opened.roots).map(move |(number, root)| At {
+                    node,
+                    source,
+                    number,
+                    root,
+                })
+            })
+        })
+    }
+
+    fn tree_places(&self) -> impl Iterator<Item = (Spot, &Place)> {
+        (0u32..).zip(&self.nodes).flat_map(|(node, state)| {
+            let opened = state.opened.as_deref();
+            let places = opened.map_or(&[][..], |opened| &opened.places);
+            let places = (0u32..).zip(places).filter(|(_, place)| {
+                let sink = state.setup.sinks.get(place.sink as usize);
+                sink.is_some_and(|sink| matches!(sink.sink.kind, Some(sink::Kind::Tree(_))))
+            });
+            places.map(move |(number, place)| ((node, number), place))
+        })
+    }
+
+    /// Why a place must not be where it was found to be.
+    pub(super) fn own_refusal(&self, sender: u32, meeting: &Meeting) -> String {
+        let sources = &self.nodes[sender as usize].setup.sources;
+        let kind = sources.get(meeting.own.source as usize);
+        let named: &[u8] = match kind.and_then(|setup| setup.source.kind.as_ref()) {
+            Some(source::Kind::Tree(path)) => path,
+            Some(source::Kind::Bundle(bundle)) => bundle
+                .paths
+                .get(meeting.own.root as usize)
+                .map_or(&[][..], |path| path),
+            _ => &[],
+        };
+        format!(
+            "the copy of {} {} {}:{}, as both see one file system; name another destination",
+            self.name(meeting.spot.0),
+            meeting.would,
+            self.name(sender),
+            named.escape_ascii()
+        )
+    }
+}
+
+/// Each folder is looked into once for each mark.
+#[derive(Default)]
+struct Looks<'r> {
+    owns: Owns,
+    seen: HashSet<Look<'r>>,
+}
+
+/// A folder of a node, and the mark that may be there.
+#[derive(PartialEq, Eq, Hash)]
+struct Look<'r> {
+    node: u32,
+    device: u64,
+    folder: u64,
+    // From the folder on.
+    path: Vec<u8>,
+    rest: &'r [u8],
+}
+
+impl<'r> Looks<'r> {
+    fn add(
+        &mut self,
+        at: At<'r>,
+        (up, path): (u32, Vec<u8>),
+        (spot, place): (Spot, &'r Place),
+        would: &'static str,
+    ) {
+        let root = at.root;
+        let folder = match up {
+            0 => root.folder,
+            _ => root.above[up as usize - 1].folder,
+        };
+        let look = Look {
+            node: at.node,
+            device: root.device,
+            folder,
+            path: path.clone(),
+            rest: &place.rest,
+        };
+        if at.node == spot.0 || !self.seen.insert(look) {
+            return;
+        }
+        let own = Own {
+            source: at.source,
+            root: at.number,
+            up,
+            path,
+            rest: place.rest.clone(),
+        };
+        let meeting = Meeting { own, spot, would };
+        self.owns.entry(at.node).or_default().push(meeting);
+    }
+}
+
+/// From a folder so many steps above a place's own down to that one.
+fn path_down(place: &Place, depth: usize) -> Vec<u8> {
+    join(place.above[..depth].iter().rev().map(|one| &one.name[..]))
+}
+
+fn join<'p>(parts: impl IntoIterator<Item = &'p [u8]>) -> Vec<u8> {
+    let parts = parts.into_iter().filter(|part| !part.is_empty());
+    parts.collect::<Vec<_>>().join(&b'/')
+}
+
+/// Whether a path lies below another one; all do below the empty one.
+fn holds(folder: &[u8], path: &[u8]) -> bool {
+    let rest = path.strip_prefix(folder);
+    rest.is_some_and(|rest| folder.is_empty() || rest.starts_with(b"/"))
+}
