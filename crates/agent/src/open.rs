@@ -76,6 +76,7 @@ impl TreeRoot {
                 folder: stand.folder.unwrap_or(0),
                 name: name.to_vec(),
                 device: stand.device,
+                changed: stand.changed,
                 above: stand.above.iter().map(above_of).collect(),
             })
         };

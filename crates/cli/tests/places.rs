@@ -233,3 +233,24 @@ fn a_source_that_another_node_names_is_not_copied_into_itself() {
         .assert_status(0);
     assert_eq!(count(&place.path("here/k/sub")), 2);
 }
+
+/// A removal does not remove a source of another node that the folders above it do not show, as behind a mount; here it lies deeper than they are
+/// reported. It stays, and is named.
+#[test]
+fn a_source_of_another_node_is_not_removed() {
+    let place = Place::new();
+    place.make_token();
+    let agent = place.agent(place.dir.path());
+    let deep = format!("{}proj", "d/".repeat(70));
+    let source = place.path(&format!("export/{deep}"));
+    std::fs::create_dir_all(&source).unwrap();
+    std::fs::write(source.join("precious"), bytes(3000, 1)).unwrap();
+    std::fs::write(place.path("export/old"), "o").unwrap();
+    let before = state(&source);
+    place
+        .run(&["copy", "--delete", &agent.at(&source), "export"])
+        .assert_status(3)
+        .assert_says("it may be a source of this copy");
+    assert_eq!(state(&source), before);
+    assert!(place.path("export/precious").exists() && !place.path("export/old").exists());
+}

@@ -37,6 +37,8 @@ pub struct Place {
     pub rest: Vec<u8>,
     /// Folders above it, the nearest first, of a tree.
     pub above: Vec<Above>,
+    /// `rest` begins with something that is there and is no folder.
+    pub stands: bool,
 }
 
 /// Where a file or folder is that is copied.
@@ -46,6 +48,8 @@ pub struct Stand {
     pub folder: Option<u64>,
     /// Of its file system, on this host.
     pub device: u64,
+    /// Its status last changed then, in seconds since 1970.
+    pub changed: i64,
     /// Folders above it on its file system, the nearest first.
     pub above: Vec<Above>,
 }
@@ -71,6 +75,7 @@ impl Stand {
         Some(Self {
             folder: is_folder.then_some(stat.st_ino),
             device: stat.st_dev,
+            changed: stat.st_ctime,
             above: above(path, Some(stat.st_dev)),
         })
     }
@@ -100,8 +105,10 @@ impl Place {
     #[must_use]
     pub fn of(path: &Path, is_tree: bool) -> Option<Self> {
         let mut folder = if is_tree { path } else { path.parent()? };
+        let mut stands = false;
         loop {
             let found = rustix::fs::lstat(folder);
+            let is_there = found.is_ok();
             if let Ok(stat) = found
                 && FileType::from_raw_mode(stat.st_mode) == FileType::Directory
             {
@@ -118,8 +125,10 @@ impl Place {
                         true => above(folder, None),
                         false => Vec::new(),
                     },
+                    stands,
                 });
             }
+            stands = is_there;
             folder = folder.parent()?;
         }
     }
@@ -238,6 +247,7 @@ mod tests {
             assert_eq!(place.rest, rest.as_bytes(), "{path}");
             let expected = Place::of(&folder.join(base), true).unwrap();
             assert_eq!(place.inode, expected.inode, "{path}");
+            assert_eq!(place.stands, (path, is_tree) == ("file", true), "{path}");
         }
     }
 

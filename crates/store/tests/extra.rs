@@ -442,3 +442,38 @@ fn sources_are_not_removed() {
     assert!(to.join("old/source/sub/precious").exists() && to.join("list").exists());
     assert!(!to.join("old/gone").exists());
 }
+
+/// A folder that has the number of one that another node sends, and has not changed earlier, stays: two nodes may see one file system. One that
+/// changed before that goes.
+#[test]
+fn what_other_nodes_send_is_not_removed() {
+    use std::os::unix::fs::MetadataExt as _;
+    let dir = tempfile::tempdir().unwrap();
+    let (from, to) = (dir.path().join("from"), dir.path().join("to"));
+    std::fs::create_dir_all(&from).unwrap();
+    std::fs::write(from.join("f"), "f").unwrap();
+    for name in ["old/sent", "older", "other"] {
+        std::fs::create_dir_all(to.join(name)).unwrap();
+        std::fs::write(to.join(name).join("precious"), "p").unwrap();
+    }
+    let elsewhere = |name: &str, later| {
+        let of = std::fs::metadata(to.join(name)).unwrap();
+        (of.ino(), of.ctime() + later)
+    };
+    let filter = Filter::default();
+    let (source, part) = scan(&[&from], &filter);
+    let sink = TreeSink::update(&to, &[part], ID, Adopt::All).unwrap();
+    sink.keep_elsewhere(vec![elsewhere("old/sent", 0), elsewhere("older", 1)]);
+    sink.remove_extra(filter);
+    for range in sink.layout().ranges().iter() {
+        let mut buffer = vec![0; range.len() as usize];
+        source.read_at(range.start, &mut buffer).unwrap();
+        sink.write_at(range.start, &buffer).unwrap();
+    }
+    sink.commit().unwrap();
+    let removed = sink.landed().removed;
+    let failed: Vec<&[u8]> = removed.failed.iter().map(|(path, _)| &path[..]).collect();
+    assert_eq!(failed, [&b"old/sent"[..]]);
+    assert!(to.join("old/sent/precious").exists());
+    assert!(!to.join("older").exists() && !to.join("other").exists());
+}

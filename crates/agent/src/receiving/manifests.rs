@@ -325,6 +325,8 @@ impl Fetch {
         }
         if plan.delete {
             sink.keep_sources(sources);
+            let elsewhere = plan.elsewhere.iter();
+            sink.keep_elsewhere(elsewhere.map(|one| (one.folder, one.changed)).collect());
             sink.remove_extra(self.member.filter.clone());
         }
         let layout = sink.layout().clone();

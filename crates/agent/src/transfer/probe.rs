@@ -3,6 +3,7 @@
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Component, Path, PathBuf};
 
 use ropewalk_model::Range;
 use ropewalk_proto::control::{self, Mark, Probe, Probed};
@@ -41,6 +42,7 @@ pub(super) fn places(
                 folder: place.inode,
                 keeps: place.keeps_inode,
                 rest: place.rest.clone(),
+                stands: place.stands,
                 sink: number as u32,
                 row: first.unwrap_or(0) as u32,
             });
@@ -107,25 +109,29 @@ impl Transfer {
 
     /// Positions of those folders, in this node's sources or above them, where the mark is.
     fn marked_owns(&self, owns: &[control::Own]) -> Vec<u32> {
-        let sources = self.sources.lock();
         let id = self.id_text();
         let is_marked = |own: &control::Own| {
-            let Some(OpenSource::Tree { root, .. }) = sources.get(own.source as usize) else {
-                return false;
-            };
-            let folder = root.things().nth(own.root as usize).and_then(|(_, path)| {
-                let up = path.ancestors().nth(own.up as usize)?;
-                Some(match own.path.is_empty() {
-                    true => up.to_owned(),
-                    false => up.join(OsStr::from_bytes(&own.path)),
-                })
-            });
+            let folder = self.folder_of_own(own);
             folder.is_some_and(|folder| Place::is_marked(&folder, &own.rest, &id))
         };
         let owns = (0..).zip(owns);
         owns.filter(|(_, own)| is_marked(own))
             .map(|(at, _)| at)
             .collect()
+    }
+
+    /// `None` where there is no such source, and for paths that leave it.
+    fn folder_of_own(&self, own: &control::Own) -> Option<PathBuf> {
+        let sources = self.sources.lock();
+        let OpenSource::Tree { root, .. } = sources.get(own.source as usize)? else {
+            return None;
+        };
+        let (_, path) = root.things().nth(own.root as usize)?;
+        let up = path.ancestors().nth(own.up as usize)?;
+        let below = Path::new(OsStr::from_bytes(&own.path));
+        let mut parts = below.components();
+        let is_below = parts.all(|part| matches!(part, Component::Normal(_)));
+        is_below.then(|| up.components().chain(below.components()).collect())
     }
 
     fn hash_sample(&self, source: u32, range: Range) -> Option<Vec<u8>> {

@@ -413,6 +413,9 @@ pub struct Place {
     /// folders above that one, the nearest first; a bounded number
     #[prost(message, repeated, tag = "6")]
     pub above: ::prost::alloc::vec::Vec<Above>,
+    /// `rest` begins with something that is there and is no folder
+    #[prost(bool, tag = "7")]
+    pub stands: bool,
 }
 /// A folder above another one.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -439,6 +442,9 @@ pub struct Root {
     /// on that file system, the nearest first; a bounded number
     #[prost(message, repeated, tag = "4")]
     pub above: ::prost::alloc::vec::Vec<Above>,
+    /// its status last changed then, in seconds since 1970
+    #[prost(sint64, tag = "5")]
+    pub changed: i64,
 }
 /// A folder of a source, or above it, where a mark that another node has left may be.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -640,6 +646,19 @@ pub struct Plan {
     /// of what its own files of rows take; what has none is neither recorded nor continued
     #[prost(message, repeated, tag = "60")]
     pub origins: ::prost::alloc::vec::Vec<Origin>,
+    /// with delete: folders that other nodes send
+    #[prost(message, repeated, tag = "61")]
+    pub elsewhere: ::prost::alloc::vec::Vec<Elsewhere>,
+}
+/// A folder that another node sends. A removal leaves a folder with this number that has not changed earlier: it may be that one.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Elsewhere {
+    /// as in Root
+    #[prost(uint64, tag = "1")]
+    pub folder: u64,
+    /// as in Root
+    #[prost(sint64, tag = "2")]
+    pub changed: i64,
 }
 /// Of which bytes of which file bytes of the data space are, where all that hold them say the same.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

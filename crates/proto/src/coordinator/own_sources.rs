@@ -4,21 +4,27 @@
 //! An agent says of its sources, as of its final paths ([`super::places`]), which folders they are in, by number. Where the numbers and names
 //! allow that a copy meets a source, the node of the copy leaves its mark, and then the node of the source looks whether the mark is where
 //! it would be. A node compares its own paths itself.
+//!
+//! Paths do not show every meeting: a source may be mounted from below a copy. So a removal also leaves folders that have the number of a source
+//! of another node ([`Coordinator::sources_elsewhere`]).
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::HashSet;
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::Coordinator;
 use super::places::Spot;
-use crate::control::{Own, Place, Root, sink, source};
+use crate::control::{Elsewhere, Own, Place, Root, sink, source};
 
 /// By node that sends: what it has to look for, in the order of the message.
 pub(super) type Owns = BTreeMap<u32, Vec<Meeting>>;
 
-/// A place that may meet a source.
+/// Places that may meet a source.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Meeting {
     pub own: Own,
-    pub spot: Spot,
+    /// Places with the same number and rest: any of them may be the one whose mark is found.
+    pub spots: Vec<Spot>,
     /// What the copy would do to the source.
     would: &'static str,
 }
@@ -80,6 +86,10 @@ impl Coordinator {
         root: &Root,
         names: &HashSet<&[u8]>,
     ) -> Option<&'static str> {
+        // What is missing is no source, and neither is a file one that is a folder.
+        if !(place.rest.is_empty() || place.stands && root.folder == 0) {
+            return None;
+        }
         let copy = join([&place.rest[..], &root.name]);
         if way == copy {
             return Some("would take the place of its own source");
@@ -90,13 +100,20 @@ impl Coordinator {
         if holds(&copy, way) {
             return Some("would, with --delete, hold its own source");
         }
-        let below = match place.rest.is_empty() {
-            true => way,
-            false => way.strip_prefix(&place.rest[..])?.strip_prefix(b"/")?,
-        };
-        let first = below.split(|byte| *byte == b'/').next()?;
-        let is_beside = first.len() < below.len() && names.contains(first);
+        let first = way.split(|byte| *byte == b'/').next()?;
+        let is_beside = first.len() < way.len() && names.contains(first);
         is_beside.then_some("would, with --delete, lie beside a copy that holds its own source")
+    }
+
+    /// Folders that other nodes send than this one.
+    pub(super) fn sources_elsewhere(&self, node: u32) -> Vec<Elsewhere> {
+        let roots = self.roots();
+        let others = roots.filter(|at| at.node != node && at.root.folder != 0);
+        let folders = others.map(|at| Elsewhere {
+            folder: at.root.folder,
+            changed: at.root.changed,
+        });
+        folders.collect()
     }
 
     fn roots(&self) -> impl Iterator<Item = At<'_>> {
@@ -133,19 +150,28 @@ impl Coordinator {
 
     /// Why a place must not be where it was found to be.
     pub(super) fn own_refusal(&self, sender: u32, meeting: &Meeting) -> String {
-        let sources = &self.nodes[sender as usize].setup.sources;
-        let kind = sources.get(meeting.own.source as usize);
+        let state = &self.nodes[sender as usize];
+        let number = meeting.own.source as usize;
+        let kind = state.setup.sources.get(number);
+        let opened = state.opened.as_deref();
+        let roots = opened.and_then(|opened| opened.sources.get(number));
+        let root = roots.and_then(|source| source.roots.get(meeting.own.root as usize));
         let named: &[u8] = match kind.and_then(|setup| setup.source.kind.as_ref()) {
             Some(source::Kind::Tree(path)) => path,
-            Some(source::Kind::Bundle(bundle)) => bundle
-                .paths
-                .get(meeting.own.root as usize)
-                .map_or(&[][..], |path| path),
+            // Filters leave out some of what was named.
+            Some(source::Kind::Bundle(bundle)) => {
+                let name = root.map_or(&[][..], |root| &root.name);
+                let is_it =
+                    |path: &&Vec<u8>| path.rsplit(|byte| *byte == b'/').next() == Some(name);
+                bundle.paths.iter().find(is_it).map_or(name, |path| path)
+            }
             _ => &[],
         };
+        let copies = meeting.spots.iter().map(|spot| self.name(spot.0));
+        let copies: BTreeSet<&str> = copies.collect();
+        let copies = Vec::from_iter(copies).join(" or ");
         format!(
-            "the copy of {} {} {}:{}, as both see one file system; name another destination",
-            self.name(meeting.spot.0),
+            "the copy of {copies} {} {}:{}, as both see one file system; name another destination",
             meeting.would,
             self.name(sender),
             named.escape_ascii()
@@ -157,7 +183,8 @@ impl Coordinator {
 #[derive(Default)]
 struct Looks<'r> {
     owns: Owns,
-    seen: HashSet<Look<'r>>,
+    // Where each is in those of its node.
+    seen: HashMap<Look<'r>, usize>,
 }
 
 /// A folder of a node, and the mark that may be there.
@@ -191,9 +218,20 @@ impl<'r> Looks<'r> {
             path: path.clone(),
             rest: &place.rest,
         };
-        if at.node == spot.0 || !self.seen.insert(look) {
+        if at.node == spot.0 {
             return;
         }
+        let meetings = self.owns.entry(at.node).or_default();
+        match self.seen.entry(look) {
+            Entry::Occupied(known) => {
+                let spots = &mut meetings[*known.get()].spots;
+                if !spots.contains(&spot) {
+                    spots.push(spot);
+                }
+                return;
+            }
+            Entry::Vacant(new) => new.insert(meetings.len()),
+        };
         let own = Own {
             source: at.source,
             root: at.number,
@@ -201,8 +239,8 @@ impl<'r> Looks<'r> {
             path,
             rest: place.rest.clone(),
         };
-        let meeting = Meeting { own, spot, would };
-        self.owns.entry(at.node).or_default().push(meeting);
+        let spots = vec![spot];
+        meetings.push(Meeting { own, spots, would });
     }
 }
 

@@ -247,13 +247,13 @@ fn copies_that_may_meet_their_sources_are_looked_at() {
         (9, "", &[][..], false, (0, ""), whole),
         (9, "new/x", &[], false, (0, ""), inside),
         (30, "", &below[..2], false, (0, "b/c"), inside),
-        (7, "set", &[], false, (1, ""), whole),
+        // What is missing is no source.
+        (7, "set", &[], true, (1, ""), None),
         (7, "se", &[], true, (1, ""), None),
         (7, "", &[], false, (1, ""), None),
         (7, "", &[], true, (1, ""), removed),
-        (2, "s/set", &[], false, (2, ""), whole),
-        (2, "s", &[], true, (2, ""), removed),
-        (2, "set", &[], true, (2, ""), None),
+        (2, "s/set", &[], true, (2, ""), None),
+        (2, "", &[], true, (2, ""), removed),
         (5, "", &[], true, (0, ""), None),
     ] {
         for is_there in [true, false] {
@@ -308,6 +308,107 @@ fn copies_that_may_meet_their_sources_are_looked_at() {
             }
         }
     }
+}
+
+/// A file that takes the place of a source is there; where nothing is there the copy is an ordinary one, and nothing is asked.
+#[test]
+fn files_that_are_missing_are_no_sources() {
+    for (stands, folder, is_asked) in [(true, 0, true), (false, 0, false), (true, 9, false)] {
+        let nodes = vec![tree("a", true, None), tree("b", false, Some("/x"))];
+        let mut coordinator = begun(nodes.clone(), None);
+        let mut message = opened_in_folders(&nodes[0]);
+        if let Some(from_agent::Body::Opened(opened)) = &mut message.body {
+            opened.sources[0].roots[0].folder = folder;
+        }
+        coordinator.handle_message(0, message, Instant(SECOND));
+        let mut message = opened(&nodes[1], 7);
+        if let Some(from_agent::Body::Opened(opened)) = &mut message.body {
+            opened.places[0].rest = "set".into();
+            opened.places[0].stands = stands;
+        }
+        coordinator.handle_message(1, message, Instant(SECOND));
+        let asked = probes(&actions(&mut coordinator));
+        assert_eq!(asked.len(), usize::from(is_asked), "{stands} {folder}");
+    }
+}
+
+/// Of several copies with one number and rest any may be the one that meets the source: all leave marks, and the source's node looks once.
+#[test]
+fn all_that_may_meet_a_source_leave_marks() {
+    let nodes = vec![
+        tree("a", true, None),
+        tree("b", false, Some("/x")),
+        tree("c", false, Some("/x")),
+    ];
+    let mut coordinator = begun(nodes.clone(), None);
+    coordinator.handle_message(0, opened_in_folders(&nodes[0]), Instant(SECOND));
+    for (node, folder) in [(1, 9), (2, 9)] {
+        let mut message = opened(&nodes[node as usize], folder);
+        if let Some(from_agent::Body::Opened(opened)) = &mut message.body {
+            opened.places[0].rest = Vec::new();
+        }
+        coordinator.handle_message(node, message, Instant(SECOND));
+    }
+    let asked = probes(&actions(&mut coordinator));
+    assert_eq!(
+        asked.iter().map(|(node, _)| *node).collect::<Vec<_>>(),
+        [1, 2]
+    );
+    assert!(asked.iter().all(|(_, probe)| probe.places == [0]));
+    coordinator.handle_message(1, probed(vec![]), Instant(SECOND));
+    coordinator.handle_message(2, probed(vec![]), Instant(SECOND));
+    let asked = probes(&actions(&mut coordinator));
+    assert_eq!((asked.len(), asked[0].0, asked[0].1.owns.len()), (1, 0, 1));
+    let answer = Probed {
+        found: vec![0],
+        ..Probed::default()
+    };
+    coordinator.handle_message(0, from(from_agent::Body::Probed(answer)), Instant(SECOND));
+    let text = refusal(&actions(&mut coordinator));
+    assert!(text.contains("the copy of b or c would take"), "{text}");
+}
+
+/// Filters leave some of the sources out: the refusal names the one that is met.
+#[test]
+fn the_source_that_is_met_is_named() {
+    let nodes = vec![tree("a", true, None), tree("b", false, Some("/x"))];
+    let mut coordinator = begun(nodes.clone(), None);
+    let paths = [b"/p/left-out".to_vec(), b"/p/set".to_vec()];
+    coordinator.nodes[0].setup.sources[0].source.kind =
+        Some(source::Kind::Bundle(control::Bundle {
+            paths: paths.to_vec(),
+        }));
+    let mut message = opened_in_folders(&nodes[0]);
+    if let Some(from_agent::Body::Opened(opened)) = &mut message.body {
+        opened.sources[0].roots[0].name = "set".into();
+    }
+    coordinator.handle_message(0, message, Instant(SECOND));
+    let mut message = opened(&nodes[1], 7);
+    if let Some(from_agent::Body::Opened(opened)) = &mut message.body {
+        opened.places[0].rest = Vec::new();
+    }
+    coordinator.handle_message(1, message, Instant(SECOND));
+    coordinator.handle_message(1, probed(vec![]), Instant(SECOND));
+    let answer = Probed {
+        found: vec![0],
+        ..Probed::default()
+    };
+    coordinator.handle_message(0, from(from_agent::Body::Probed(answer)), Instant(SECOND));
+    let text = refusal(&actions(&mut coordinator));
+    assert!(text.contains("a:/p/set"), "{text}");
+}
+
+/// A removal gets the folders that other nodes send, with their numbers; a plan that removes nothing gets none.
+#[test]
+fn folders_of_other_nodes_are_in_the_plan_of_a_removal() {
+    let nodes = vec![tree("a", true, None), tree("b", false, Some("/x"))];
+    let mut coordinator = begun(nodes.clone(), None);
+    coordinator.handle_message(0, opened_in_folders(&nodes[0]), Instant(SECOND));
+    let elsewhere = |node| {
+        let folders = coordinator.sources_elsewhere(node);
+        folders.iter().map(|one| one.folder).collect::<Vec<_>>()
+    };
+    assert_eq!((elsewhere(1), elsewhere(0)), (vec![9], vec![]));
 }
 
 /// A copy of several sources beside each other removes what is below the name of one: there may be the source of another one.

@@ -515,6 +515,9 @@ impl Coordinator {
             plan.beat_milliseconds = BEAT_MILLISECONDS;
         }
         plan.delete = self.deletes();
+        if plan.delete {
+            plan.elsewhere = self.sources_elsewhere(node);
+        }
         plan.whole_files = self.setup.incomplete == Incomplete::WholeFiles;
         plan.commit = state.setup.sinks.iter().all(|s| s.destination.is_none());
         let mut wanted: BTreeSet<u32> = state

@@ -80,8 +80,8 @@ impl Coordinator {
             }
             (suspects, owns) = Default::default();
         }
-        for meeting in owns.values().flatten() {
-            let (node, place) = meeting.spot;
+        let spots = owns.values().flatten().flat_map(|meeting| &meeting.spots);
+        for &(node, place) in spots {
             let places = suspects.entry(node).or_default();
             if !places.contains(&place) {
                 places.push(place);

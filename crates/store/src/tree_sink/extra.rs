@@ -7,7 +7,7 @@
 //! * temporary names of transfers, journals among them;
 //! * sockets, pipes and devices, where the sources were scanned without them;
 //! * what another file system is mounted on, with all below it. A mount point that the sources have as a folder is a folder;
-//! * what is a source on this host, whatever path leads to it;
+//! * what is a source on this host, whatever path leads to it, and folders that may be what another node sends;
 //! * the file of an entry under another form of its name, where the file system takes both for one.
 //!
 //! Each folder keeps its time and mode. An interrupted removal leaves names for the next one. All is counted before the first name is
@@ -80,6 +80,14 @@ impl TreeSink {
         let _ = self.staging.target.sources.set(sources);
     }
 
+    /// Folders that other nodes send: number on the file system, and when its status last changed, in seconds since 1970.
+    ///
+    /// A removal leaves folders with such a number that have not changed earlier: both nodes may see one file system.
+    pub fn keep_elsewhere(&self, folders: Vec<(u64, i64)>) {
+        // As of the sources.
+        let _ = self.staging.target.elsewhere.set(folders);
+    }
+
     /// Whether the sources can be trusted for what they lack: one with nothing in it looks as one that is not mounted.
     ///
     /// # Errors
@@ -135,6 +143,13 @@ impl Tree {
                 let sources = self.sources.get().into_iter().flatten();
                 let known = sources.filter_map(|path| rustix::fs::stat(path).ok());
                 walk.sources = known.map(|stat| (stat.st_dev, stat.st_ino)).collect();
+                walk.elsewhere = self
+                    .elsewhere
+                    .get()
+                    .into_iter()
+                    .flatten()
+                    .copied()
+                    .collect();
                 walk.keeps = false;
                 walk.all(&dest);
                 self.removing.all.store(walk.count, Ordering::Relaxed);
@@ -186,6 +201,8 @@ struct Walk<'a> {
     specials: bool,
     /// Device and inode of each source on this host.
     sources: HashSet<(u64, u64)>,
+    /// Folders that other nodes send: inode, and seconds of its change.
+    elsewhere: HashMap<u64, i64>,
     removed: Removed,
     /// Where nothing is removed: how much there is, what it is, and the folders of the tree that have it or cannot be looked at.
     count: u64,
@@ -223,6 +240,7 @@ impl<'a> Walk<'a> {
             keeps: true,
             specials: Tree::has_specials(entries),
             sources: HashSet::new(),
+            elsewhere: HashMap::new(),
             removed: Removed::default(),
             count: 0,
             found: Vec::new(),
@@ -458,9 +476,17 @@ impl<'a> Walk<'a> {
     fn level(&mut self, parent: BorrowedFd<'_>, name: &[u8], path: Vec<u8>) -> Option<Level> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY;
         let stat = sys::stat_entry(parent, name).ok();
-        let is_source = |stat: Stat| self.sources.contains(&(stat.st_dev, stat.st_ino));
-        if stat.is_some_and(is_source) {
-            self.fail_as(&path, "it is a source of this copy");
+        let why = match stat {
+            Some(stat) if self.sources.contains(&(stat.st_dev, stat.st_ino)) => {
+                Some("it is a source of this copy")
+            }
+            Some(stat) if self.may_be_elsewhere(&stat) => {
+                Some("it may be a source of this copy, by its inode number")
+            }
+            _ => None,
+        };
+        if let Some(why) = why {
+            self.fail_as(&path, why);
             return None;
         }
         let mut opened = sys::open_on_mount(parent, name, flags);
@@ -495,6 +521,11 @@ impl<'a> Walk<'a> {
                 None
             }
         }
+    }
+
+    fn may_be_elsewhere(&self, stat: &Stat) -> bool {
+        let sent = self.elsewhere.get(&stat.st_ino);
+        sent.is_some_and(|changed| stat.st_ctime >= *changed)
     }
 
     fn fail(&mut self, path: &[u8], errno: Errno) {

@@ -130,6 +130,10 @@ pub(crate) fn run_end(args: &EndArgs) -> Result<()> {
     }
     let listener = TcpListener::bind(args.address)?;
     println!("listening");
+    send(args, &listener)
+}
+
+fn send(args: &EndArgs, listener: &TcpListener) -> Result<()> {
     let (stream, _) = listener.accept()?;
     let mut half = match args.lane {
         Carrier::Tcp => tcp::send_half(stream, args.protection())?,
@@ -346,22 +350,15 @@ mod tests {
     #[test]
     fn ends_move_everything() {
         for (lane, late) in [(Carrier::Tcp, 0), (Carrier::Rbudp, 0), (Carrier::Rapid, 20)] {
-            // A port that was free a moment ago; only this process and its children would take it.
-            let free = TcpListener::bind("127.0.0.1:0").unwrap();
-            let args = args(lane, late, free.local_addr().unwrap());
-            drop(free);
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let args = args(lane, late, listener.local_addr().unwrap());
             let sending = std::thread::spawn({
                 let args = args.clone();
-                move || run_end(&args)
+                move || send(&args, &listener)
             });
-            let run = loop {
-                match receive(&args) {
-                    Ok(run) => break run,
-                    Err(error) => assert!(!sending.is_finished(), "{error:#}"),
-                }
-                std::thread::yield_now();
-            };
+            let received = receive(&args);
             sending.join().unwrap().unwrap();
+            let run = received.unwrap();
             assert_eq!(run.bytes, args.bytes, "{lane:?}");
             assert_eq!(run.blast.is_some(), lane != Carrier::Tcp);
         }
