@@ -60,7 +60,7 @@ pub(crate) fn stream(
         }
     };
     let is_of_data = index < HASH_STREAM;
-    let meter = serving.meter(None, settled, is_of_data);
+    let meter = serving.meter(settled, is_of_data);
     let observed = sender.waits.lend().filter(|_| is_of_data);
     let ends = local::Ends::default();
     let lent = Lent {

@@ -9,9 +9,8 @@ use parking_lot::{Condvar, Mutex};
 use ropewalk_lane::doing::{Doing, during};
 use ropewalk_lane::interfaces::Interface;
 use ropewalk_lane::{Absent, Extent, Provider, Stopper, TcpInfo, missing};
-use ropewalk_model::{Range, time};
+use ropewalk_model::Range;
 use ropewalk_proto::control;
-use ropewalk_proto::node::Turns;
 use ropewalk_proto::wire::SPACE_DATA;
 
 use crate::ahead::{Ahead, Ended, Group};
@@ -45,12 +44,6 @@ impl State {
     }
 }
 
-/// Until a stream that may not send yet asks again.
-const TURN_PAUSE: Duration = Duration::from_millis(20);
-
-/// Bytes of a stream that have not left, and of which another one does not wait: what its window may let go next.
-const LEFT_MAX: u32 = 64 << 10;
-
 /// What one node serves in one transfer.
 pub(crate) struct Serving {
     state: Mutex<State>,
@@ -62,8 +55,6 @@ pub(crate) struct Serving {
     handing: Mutex<Option<Handing>>,
     // Its streams, as far as they read before their turn.
     early: Arc<Group>,
-    // Of a receiver that hands on: which of its streams send.
-    turns: Mutex<Turns>,
 }
 
 /// The streams that are served, and what closed ones did.
@@ -102,7 +93,6 @@ impl Serving {
             tcp: Mutex::default(),
             handing: Mutex::default(),
             early: Arc::new(Group::new()),
-            turns: Mutex::default(),
         }
     }
 
@@ -179,60 +169,6 @@ impl Serving {
         (all, rails)
     }
 
-    /// The time of the streams of what the node receives.
-    fn turn_time(&self) -> time::Instant {
-        let since = self.second.lock().since;
-        time::Instant(since.elapsed().as_nanos() as u64)
-    }
-
-    /// Looks, when it is time, how many streams of what the node receives may send.
-    fn measure_turns(&self, turns: &mut Turns, now: time::Instant) {
-        if !turns.is_due(now) {
-            return;
-        }
-        let tcp = self.tcp.lock();
-        let mut all = tcp.gone;
-        let mut busy = 0;
-        let open = tcp.open.values();
-        for info in open.filter_map(|(_, stream)| stream.tcp_info()) {
-            count_in(&mut all, &info);
-            busy += usize::from(info.unsent_bytes > LEFT_MAX);
-        }
-        turns.measure(all.acknowledged, busy, now);
-    }
-
-    /// Whether a stream of what the node receives sends a unit now.
-    fn has_turn(&self, key: u64) -> bool {
-        let now = self.turn_time();
-        let mut turns = self.turns.lock();
-        self.measure_turns(&mut turns, now);
-        if turns.ask(key, now) {
-            return true;
-        }
-        for stream in Vec::from_iter(turns.leaving()) {
-            if self.has_left(stream) {
-                turns.left(stream, now);
-            }
-        }
-        turns.ask(key, now)
-    }
-
-    /// A stream of what the node receives has sent a unit, or has none to send.
-    fn end_turn(&self, key: u64) {
-        let now = self.turn_time();
-        let mut turns = self.turns.lock();
-        if turns.written(key) && self.has_left(key) {
-            turns.left(key, now);
-        }
-    }
-
-    fn has_left(&self, key: u64) -> bool {
-        let tcp = self.tcp.lock();
-        let open = tcp.open.get(&key);
-        let info = open.and_then(|(_, stream)| stream.tcp_info());
-        info.is_none_or(|info| info.unsent_bytes <= LEFT_MAX)
-    }
-
     fn set(&self, state: State) {
         *self.state.lock() = state;
         self.changed.notify_all();
@@ -289,11 +225,9 @@ impl Serving {
 
     /// What one stream serves, counted.
     ///
-    /// * `key`: of [`Serving::open_stream`], for a stream that takes turns with others.
     /// * `is_told`: what the node gets meanwhile is announced on it.
     pub fn meter(
         self: &Arc<Self>,
-        key: Option<u64>,
         holdings: Result<Arc<Holdings>, String>,
         is_told: bool,
     ) -> Metered {
@@ -303,7 +237,6 @@ impl Serving {
             ahead: ahead.map(|holdings| Ahead::new(self.early.clone(), holdings.clone())),
             holdings,
             serving: self.clone(),
-            key,
             announcing: handing.and_then(Announcing::new),
             asked: Mutex::new((0, Range { start: 0, end: 0 })),
         }
@@ -350,8 +283,6 @@ fn ended(Ended: Ended) -> Absent {
 pub(crate) struct Metered {
     holdings: Result<Arc<Holdings>, String>,
     serving: Arc<Serving>,
-    // Of a stream of data over TCP.
-    key: Option<u64>,
     announcing: Option<Announcing>,
     ahead: Option<Ahead>,
     // Space and range that were counted last.
@@ -404,20 +335,7 @@ impl Metered {
     }
 }
 
-impl Drop for Metered {
-    fn drop(&mut self) {
-        if let Some(key) = self.key_of_turn() {
-            self.serving.turns.lock().close(key);
-        }
-    }
-}
-
 impl Metered {
-    /// Of streams of what the node receives.
-    fn key_of_turn(&self) -> Option<u64> {
-        self.key.filter(|_| self.announcing.is_some())
-    }
-
     fn count_extent(&self, space: u16, range: Range, extent: &Extent<'_>) {
         let length = match extent {
             Extent::Memory(bytes) => (bytes.len() as u64).min(range.len()),
@@ -493,19 +411,6 @@ impl Provider for Metered {
         ahead.is_some_and(|ahead| ahead.is_begun(space, range))
     }
 
-    fn turn(&self) -> Result<(), Duration> {
-        match self.key_of_turn() {
-            Some(key) if !self.serving.has_turn(key) => Err(TURN_PAUSE),
-            _ => Ok(()),
-        }
-    }
-
-    fn end_turn(&self) {
-        if let Some(key) = self.key_of_turn() {
-            self.serving.end_turn(key);
-        }
-    }
-
     fn news(&self) -> Option<(Vec<Range>, Duration)> {
         self.announcing.as_ref()?.news()
     }
@@ -575,7 +480,7 @@ mod tests {
             early: Arc::new(Group::alone()),
             ..Serving::new()
         });
-        let meter = serving.meter(None, Ok(Arc::new(holdings)), false);
+        let meter = serving.meter(Ok(Arc::new(holdings)), false);
         meter.ahead.as_ref().unwrap().make_slow();
         let units =
             |from: u64| (from..3).map(|at| (SPACE_DATA, Range::new(at * 1000, (at + 1) * 1000)));
@@ -620,7 +525,7 @@ mod tests {
             early: group.clone(),
             ..Serving::new()
         });
-        let meter = serving.meter(None, Ok(Arc::new(holdings)), false);
+        let meter = serving.meter(Ok(Arc::new(holdings)), false);
         meter.ahead.as_ref().unwrap().make_slow();
         let plain = || Protection::Plain(Check::Fragment);
         let (mut receiver, mut sender) = mem::pair(plain(), plain()).unwrap();
@@ -676,7 +581,7 @@ mod tests {
     #[test]
     fn bytes_asked_for_twice_count_once() {
         let serving = Arc::new(Serving::new());
-        let meter = serving.meter(None, Err("unused".into()), false);
+        let meter = serving.meter(Err("unused".into()), false);
         for range in [
             (0, 100),
             (0, 60),

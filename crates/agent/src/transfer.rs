@@ -293,10 +293,7 @@ impl Transfer {
             let _here = self.member.waits.enter(Side::Sends);
             // Those beside the data are not counted among its streams.
             let is_of_data = index < HASH_STREAM;
-            let is_tcp = half.stopper().tcp_info().is_some();
-            let meter = self
-                .serving
-                .meter(is_tcp.then_some(key), holdings, is_of_data);
+            let meter = self.serving.meter(holdings, is_of_data);
             if is_of_data {
                 self.serving.open_stream(key, over, half.stopper());
             }

@@ -465,18 +465,6 @@ pub trait Provider: Sync {
         None
     }
 
-    /// Whether the next unit of this stream is sent now, as other streams of the provider send; else when to ask again. Lanes of datagrams
-    /// do not ask.
-    ///
-    /// # Errors
-    /// How long to wait.
-    fn turn(&self) -> Result<(), Duration> {
-        Ok(())
-    }
-
-    /// A unit was written, or there is none to send.
-    fn end_turn(&self) {}
-
     /// All bytes of a unit were read to be sent, and have this hash (BLAKE3), which the receiver asked for. Lanes of datagrams do not say.
     fn hashed(&self, space: u16, range: Range, digest: &[u8; 32]) {
         let _ = (space, range, digest);

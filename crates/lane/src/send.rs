@@ -33,12 +33,6 @@ const ANSWERS_EVERY: usize = 64 << 10;
 /// Zeros sent in place of bytes that vanished after they were announced.
 static ZEROS: [u8; 4096] = [0; 4096];
 
-/// Waits for grants.
-const READING: Interest = Interest {
-    read: 1,
-    write: false,
-};
-
 pub(crate) struct Sender<W> {
     link: Link<W>,
     guard: Guard,
@@ -94,16 +88,9 @@ impl<W: Wire> Sender<W> {
                 self.look(None)?;
             }
             self.announce(provider)?;
-            if self.queue.front().is_some_and(|grant| !grant.digest)
-                && let Err(pause) = provider.turn()
-            {
-                self.await_turn(provider, pause)?;
-                continue;
-            }
             if let Some(grant) = self.queue.pop_front() {
                 announce(provider, &grant, &self.queue);
                 self.unit(provider, &grant)?;
-                provider.end_turn();
                 continue;
             }
             // What was got ready for units that were taken back is not needed.
@@ -114,8 +101,13 @@ impl<W: Wire> Sender<W> {
                 if Instant::now() >= until {
                     return Ok(Served::Idle);
                 }
-                self.link
-                    .wait(READING, self.news_at.map_or(until, |at| at.min(until)))?;
+                self.link.wait(
+                    Interest {
+                        read: 1,
+                        write: false,
+                    },
+                    self.news_at.map_or(until, |at| at.min(until)),
+                )?;
                 self.look(None)?;
                 self.announce(provider)?;
                 if self.queue.is_empty() {
@@ -123,19 +115,6 @@ impl<W: Wire> Sender<W> {
                 }
             }
         }
-    }
-
-    /// Other streams send; grants and cancellations may arrive.
-    fn await_turn(&mut self, provider: &dyn Provider, pause: Duration) -> Result<(), LaneError> {
-        self.flush(false)?;
-        let until = Instant::now() + pause;
-        let until = self.news_at.map_or(until, |at| at.min(until));
-        self.link.wait(READING, until)?;
-        self.look(None)?;
-        if self.queue.is_empty() {
-            provider.end_turn();
-        }
-        Ok(())
     }
 
     /// Reads the grants and cancellations that are there. `true` when `current` was cancelled.

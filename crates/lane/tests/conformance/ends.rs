@@ -6,7 +6,7 @@ use std::fs::File;
 use std::io::Write as _;
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -383,38 +383,6 @@ impl Provider for Gated {
         }
         out.copy_from_slice(&pattern()[phase(offset)..][..out.len()]);
         Ok(())
-    }
-}
-
-/// Generated contents of which nothing is sent while others send; counts ends of turns.
-#[derive(Clone, Default)]
-pub struct Turning {
-    pub is_open: Arc<AtomicBool>,
-    pub ended: Arc<AtomicUsize>,
-}
-
-impl Provider for Turning {
-    fn extent(&self, _space: u16, range: Range) -> Result<Extent<'_>, Absent> {
-        assert!(self.is_open.load(Ordering::SeqCst));
-        let part = &pattern()[phase(range.start)..];
-        Ok(Extent::Memory(&part[..range.len() as usize]))
-    }
-
-    fn read(&self, _space: u16, offset: u64, out: &mut [u8]) -> Result<(), Absent> {
-        assert!(self.is_open.load(Ordering::SeqCst));
-        out.copy_from_slice(&pattern()[phase(offset)..][..out.len()]);
-        Ok(())
-    }
-
-    fn turn(&self) -> Result<(), Duration> {
-        match self.is_open.load(Ordering::SeqCst) {
-            true => Ok(()),
-            false => Err(Duration::from_millis(1)),
-        }
-    }
-
-    fn end_turn(&self) {
-        self.ended.fetch_add(1, Ordering::SeqCst);
     }
 }
 

@@ -413,40 +413,6 @@ fn idle_is_resumed() {
     }
 }
 
-/// While other streams send, no unit is sent, and grants can be taken back; the provider learns when a unit was written.
-#[test]
-fn units_wait_for_their_turn() {
-    for (name, protect) in protections() {
-        let (mut receiver, mut sender) = pair(ends::Kind::Tcp4, &protect);
-        let provider = ends::Turning::default();
-        let turning = provider.clone();
-        let serving = thread::spawn(move || sender.serve(&provider, ends::LONG));
-        let mut landing = Memory::new(false);
-        receiver
-            .grant(&[grant(1, 0, 1000, true), grant(2, 1000, 1000, true)])
-            .unwrap();
-        let soon = std::time::Instant::now() + Duration::from_millis(20);
-        let received = receiver.receive(&mut landing, soon).unwrap();
-        assert!(matches!(received, Received::Idle), "{name}: {received:?}");
-        receiver.cancel(&[1]).unwrap();
-        match receive(&mut *receiver, &mut landing) {
-            Received::Missing { grant, code, .. } => {
-                assert_eq!((grant.id, code), (1, missing::CANCELLED));
-            }
-            other => panic!("{name}: {other:?}"),
-        }
-        assert_eq!(turning.ended.load(Ordering::SeqCst), 0);
-        turning.is_open.store(true, Ordering::SeqCst);
-        match receive(&mut *receiver, &mut landing) {
-            Received::Unit { grant, .. } => assert_eq!(grant.id, 2),
-            other => panic!("{name}: {other:?}"),
-        }
-        drop(receiver);
-        assert_eq!(serving.join().unwrap().unwrap(), Served::Closed);
-        assert!(turning.ended.load(Ordering::SeqCst) > 0);
-    }
-}
-
 /// What has come of a unit can be told, from any thread, while the unit is not whole. Only TCP counts so;
 /// units that go by datagrams are read in one go.
 #[test]
