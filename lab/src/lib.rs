@@ -28,6 +28,7 @@ mod error;
 mod faults;
 mod lab;
 mod root;
+pub mod slurm;
 mod spec;
 mod ssh;
 mod step;

@@ -3,8 +3,10 @@
 //! Networks of the lab. **Mixed**: senders of 100, 100, 400 and 400 Mbit/s with the file to four receivers of 500. **Equal**: one
 //! sender to 1 to 16 receivers, all of 100 Mbit/s. **Trunk**: one sender to receivers behind a trunk, which every byte crosses once
 //! at best. **Uneven**: nodes of unequal speeds, holdings and wants. **Failures**: receivers that die, pause and join in the middle.
+//! **Broadcast**: to the nodes of a Slurm job.
 //! Sources are one read-only file in the machine's memory, copies lie in each receiver's.
 
+mod broadcast;
 mod failures;
 mod multicast;
 mod swarm;
@@ -307,6 +309,7 @@ enum Point {
     Trunk(trunk::Point),
     Uneven(uneven::Point),
     Failure(failures::Failure),
+    Broadcast(broadcast::Tool),
 }
 
 /// Bytes of the file for each network.
@@ -334,13 +337,14 @@ impl Point {
         all.extend(trunk::POINTS.map(Self::Trunk));
         all.extend(uneven::points().map(Self::Uneven));
         all.extend(failures::ALL.map(Self::Failure));
+        all.extend(broadcast::ALL.map(Self::Broadcast));
         all
     }
 
     fn bytes(self, sizes: Sizes) -> u64 {
         match self {
             Self::Mixed(_) => sizes.mixed,
-            Self::Equal(..) => sizes.equal,
+            Self::Equal(..) | Self::Broadcast(_) => sizes.equal,
             Self::Trunk(_) => sizes.trunk,
             Self::Uneven(point) if point.has_windows() => sizes.windows,
             Self::Uneven(_) => sizes.uneven,
@@ -361,6 +365,7 @@ impl Point {
             Self::Trunk(point) => format!("trunk, {bytes} bytes, {}", point.name()),
             Self::Uneven(point) => format!("uneven, {bytes} bytes, {}", point.name()),
             Self::Failure(failure) => format!("failures, {bytes} bytes, {}", failure.name()),
+            Self::Broadcast(tool) => format!("broadcast, {bytes} bytes, {}", tool.name()),
         }
     }
 
@@ -373,6 +378,7 @@ impl Point {
             Self::Trunk(point) => point.least_seconds(bytes),
             Self::Uneven(point) => point.least_seconds(bytes).unwrap_or(0.0),
             Self::Failure(_) => 2.0 * equal_seconds(bytes, 4, true),
+            Self::Broadcast(tool) => tool.seconds(bytes),
         };
         least + START_SECONDS
     }
@@ -384,6 +390,7 @@ impl Point {
             Self::Trunk(point) => trunk::measure(rig, point),
             Self::Uneven(point) => uneven::measure(rig, point),
             Self::Failure(failure) => failures::measure(rig, failure),
+            Self::Broadcast(tool) => broadcast::measure(rig, tool),
         }
     }
 }
@@ -417,6 +424,7 @@ pub(crate) fn run(settings: &Settings) -> Result<bool> {
     }
     let is_present = |point: &Point| match point {
         Point::Mixed(way) => way.missing().is_empty(),
+        Point::Broadcast(_) => broadcast::Tool::is_present(),
         _ => true,
     };
     let points: Vec<Point> = Point::all(settings.quick)
@@ -456,6 +464,7 @@ pub(crate) fn run(settings: &Settings) -> Result<bool> {
         trunk::table(&mut bench, &samples, sizes.trunk),
         uneven::table(&mut bench, &samples, sizes)?,
         failures::table(&mut bench, &samples, sizes.failures)?,
+        broadcast::table(&mut bench, &samples, sizes.equal),
     ];
     bench.finish(&tables)
 }

@@ -1,11 +1,11 @@
 //! A Slurm of the distribution's packages on hosts of the lab: a controller, and nodes with daemons of their own. They share
 //! `/cluster`, and `/data` is each node's own.
 
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use ropewalk_lab::slurm::{SHARED, Slurm};
 use ropewalk_lab::{HostSpec, Lab, LabBuilder, NicSpec};
 use serde_json::Value;
 
@@ -21,27 +21,16 @@ const PROGRAM: &str = env!("CARGO_BIN_EXE_ropewalk");
 /// Rate of each host, bits per second.
 const RATE: u64 = 1_000_000_000;
 
-/// Where the daemons of the distribution's packages are.
-const SBIN: &str = "/usr/sbin";
-
 /// One at a time: each has six daemons, and processes of all are seen by all.
 static TURN: Mutex<()> = Mutex::new(());
 
 /// The running cluster.
 pub struct Cluster {
+    // The daemons end before the lab.
+    _slurm: Slurm,
     pub lab: Lab,
     shared: tempfile::TempDir,
-    daemons: Vec<Child>,
     _turn: MutexGuard<'static, ()>,
-}
-
-impl Drop for Cluster {
-    fn drop(&mut self) {
-        for daemon in &mut self.daemons {
-            let _ = daemon.kill();
-            let _ = daemon.wait();
-        }
-    }
 }
 
 impl Cluster {
@@ -55,8 +44,7 @@ impl Cluster {
         if ropewalk_lab::skip(test) {
             return None;
         }
-        let missing = ["slurmctld", "slurmd", "munged"].map(|name| Path::new(SBIN).join(name));
-        if let Some(missing) = missing.iter().find(|path| !path.exists()) {
+        if let Some(missing) = Slurm::missing() {
             eprintln!(
                 "SKIPPED {test}: there is no {}; run scripts/install-test-tools",
                 missing.display()
@@ -65,22 +53,18 @@ impl Cluster {
         }
         let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         let shared = tempfile::tempdir().unwrap();
-        // munged refuses a folder that others may not pass.
-        std::fs::set_permissions(shared.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
-        let mut builder = LabBuilder::new().shared_dir(shared.path(), "/cluster", &[]);
+        let mut builder = LabBuilder::new().shared_dir(shared.path(), SHARED, &[]);
         for host in [HEAD].iter().chain(&NODES) {
             builder = builder.host(HostSpec::new(*host).nic(NicSpec::rate_bits(RATE)));
         }
         let lab = builder.build().unwrap();
-        let mut cluster = Self {
+        let slurm = Slurm::start(&lab, shared.path(), HEAD, &NODES, grace).unwrap();
+        Some(Self {
+            _slurm: slurm,
             lab,
             shared,
-            daemons: Vec::new(),
             _turn: turn,
-        };
-        cluster.configure(grace);
-        cluster.start_daemons();
-        Some(cluster)
+        })
     }
 
     /// A path of `/cluster`, as this process finds it.
@@ -88,87 +72,16 @@ impl Cluster {
         self.shared.path().join(name)
     }
 
-    fn configure(&self, grace: u64) {
-        let address = |host: &str| self.lab.address(host).to_string();
-        let mut text = format!(
-            "ClusterName=lab\nSlurmctldHost={HEAD}({})\nSlurmUser=root\nAuthType=auth/munge\nCredType=cred/munge\n\
-             AuthInfo=socket=/cluster/munge.socket,cred_expire=5\nStateSaveLocation=/cluster/state\n\
-             SlurmdSpoolDir=/cluster/spool-%n\nSlurmctldPidFile=/cluster/slurmctld.pid\n\
-             SlurmdPidFile=/cluster/slurmd-%n.pid\nProctrackType=proctrack/linuxproc\nTaskPlugin=task/none\n\
-             SwitchType=switch/none\nMpiDefault=none\nReturnToService=2\nKillWait=10\nSchedulerType=sched/builtin\n\
-             SelectType=select/cons_tres\nJobAcctGatherType=jobacct_gather/none\n\
-             AccountingStorageType=accounting_storage/none\nSlurmctldParameters=idle_on_node_suspend\n\
-             PreemptType=preempt/partition_prio\nPreemptMode=REQUEUE\nSchedulerParameters=sched_interval=2\n",
-            address(HEAD)
-        );
-        for node in NODES {
-            text += &format!(
-                "NodeName={node} NodeAddr={} CPUs=2 RealMemory=256 State=UNKNOWN\n",
-                address(node)
-            );
-        }
-        // Jobs of one displace those of the other, which are started again afterwards.
-        text += &format!(
-            "PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP PriorityTier=1 GraceTime={grace}\n\
-             PartitionName=urgent Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=2\n"
-        );
-        std::fs::write(self.path("slurm.conf"), text).unwrap();
-        std::fs::write(self.path("cgroup.conf"), "CgroupPlugin=cgroup/v1\n").unwrap();
-        std::fs::create_dir(self.path("state")).unwrap();
-        let key = self.path("munge.key");
-        std::fs::write(&key, [7; 128]).unwrap();
-        std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o400)).unwrap();
-    }
-
-    fn start_daemons(&mut self) {
-        let munged = "--foreground --force --socket=/cluster/munge.socket --key-file=/cluster/munge.key \
-                      --pid-file=/cluster/munged.pid --log-file=/cluster/munged.log --seed-file=/cluster/munged.seed";
-        self.daemon(HEAD, "munged", munged);
-        wait_for("munged", || {
-            self.path("munge.socket").exists().then_some(())
-        });
-        self.daemon(HEAD, "slurmctld", "-D -i -f /cluster/slurm.conf");
-        for node in NODES {
-            let words = format!("-D -N {node} -f /cluster/slurm.conf");
-            self.daemon(node, "slurmd", &words);
-        }
-        let count = NODES.len().to_string();
-        wait_for("idle nodes", || {
-            let idle = self.run("sinfo", &["--noheader", "--states=idle", "--format=%D"]);
-            let idle = String::from_utf8_lossy(&idle.stdout).trim().to_owned();
-            if idle == count {
-                return Some(());
-            }
-            None
-        });
-    }
-
-    fn daemon(&mut self, host: &str, name: &str, words: &str) {
-        let log = std::fs::File::create(self.path(&format!("{name}-{host}.log"))).unwrap();
-        let mut command = self.lab.command(host, Path::new(SBIN).join(name));
-        command
-            .args(words.split_whitespace())
-            .env("SLURM_CONF", "/cluster/slurm.conf")
-            .current_dir("/")
-            .stdin(Stdio::null())
-            .stdout(log.try_clone().unwrap())
-            .stderr(log);
-        self.daemons.push(command.spawn().unwrap());
-    }
-
     /// A program on a host, with the cluster's settings and this program in its search path.
     pub fn command(&self, host: &str, program: &str) -> Command {
         let folder = Path::new(PROGRAM).parent().unwrap();
-        let mut command = self.lab.command(host, program);
+        let mut command = Slurm::command(&self.lab, host, program);
         command
-            .env("SLURM_CONF", "/cluster/slurm.conf")
             .env(
                 "PATH",
                 format!("{}:/usr/sbin:/usr/bin:/bin", folder.display()),
             )
-            .env("HOME", "/data")
-            .current_dir("/")
-            .stdin(Stdio::null());
+            .env("HOME", "/data");
         for other in ["XDG_RUNTIME_DIR", "XDG_STATE_HOME", "XDG_CACHE_HOME"] {
             command.env_remove(other);
         }

@@ -356,9 +356,8 @@ mod tests {
                 let args = args.clone();
                 move || send(&args, &listener)
             });
-            let received = receive(&args);
+            let run = receive(&args).unwrap();
             sending.join().unwrap().unwrap();
-            let run = received.unwrap();
             assert_eq!(run.bytes, args.bytes, "{lane:?}");
             assert_eq!(run.blast.is_some(), lane != Carrier::Tcp);
         }
