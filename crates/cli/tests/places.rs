@@ -250,7 +250,7 @@ fn a_source_of_another_node_is_not_removed() {
     place
         .run(&["copy", "--delete", &agent.at(&source), "export"])
         .assert_status(3)
-        .assert_says("it may be a source of this copy");
+        .assert_says("by its inode number it may be a source of this copy");
     assert_eq!(state(&source), before);
     assert!(place.path("export/precious").exists() && !place.path("export/old").exists());
 }

@@ -443,7 +443,7 @@ fn sources_are_not_removed() {
     assert!(!to.join("old/gone").exists());
 }
 
-/// A folder that has the number of one that another node sends, and has not changed earlier, stays: two nodes may see one file system. One that
+/// A folder that has the number of one that another node sends, and did not change two minutes or more before, stays: two nodes may see one file system. One that
 /// changed before that goes.
 #[test]
 fn what_other_nodes_send_is_not_removed() {
@@ -463,7 +463,12 @@ fn what_other_nodes_send_is_not_removed() {
     let filter = Filter::default();
     let (source, part) = scan(&[&from], &filter);
     let sink = TreeSink::update(&to, &[part], ID, Adopt::All).unwrap();
-    sink.keep_elsewhere(vec![elsewhere("old/sent", 0), elsewhere("older", 1)]);
+    // Two nodes send folders of one number.
+    sink.keep_elsewhere(vec![
+        elsewhere("old/sent", 60),
+        elsewhere("old/sent", 600),
+        elsewhere("older", 600),
+    ]);
     sink.remove_extra(filter);
     for range in sink.layout().ranges().iter() {
         let mut buffer = vec![0; range.len() as usize];

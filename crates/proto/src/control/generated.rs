@@ -650,7 +650,7 @@ pub struct Plan {
     #[prost(message, repeated, tag = "61")]
     pub elsewhere: ::prost::alloc::vec::Vec<Elsewhere>,
 }
-/// A folder that another node sends. A removal leaves a folder with this number that has not changed earlier: it may be that one.
+/// A folder that another node sends. A removal leaves a folder with this number that did not change two minutes or more before it: it may be that one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Elsewhere {
     /// as in Root

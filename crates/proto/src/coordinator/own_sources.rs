@@ -8,9 +8,8 @@
 //! Paths do not show every meeting: a source may be mounted from below a copy. So a removal also leaves folders that have the number of a source
 //! of another node ([`Coordinator::sources_elsewhere`]).
 
-use std::collections::HashSet;
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use super::Coordinator;
 use super::places::Spot;
@@ -105,15 +104,19 @@ impl Coordinator {
         is_beside.then_some("would, with --delete, lie beside a copy that holds its own source")
     }
 
-    /// Folders that other nodes send than this one.
+    /// Folders that other nodes send than this one, each with the earliest change of those with its number.
     pub(super) fn sources_elsewhere(&self, node: u32) -> Vec<Elsewhere> {
         let roots = self.roots();
         let others = roots.filter(|at| at.node != node && at.root.folder != 0);
-        let folders = others.map(|at| Elsewhere {
-            folder: at.root.folder,
-            changed: at.root.changed,
-        });
-        folders.collect()
+        let mut folders: BTreeMap<u64, i64> = BTreeMap::new();
+        for at in others {
+            let changed = folders.entry(at.root.folder).or_insert(at.root.changed);
+            *changed = at.root.changed.min(*changed);
+        }
+        let folders = folders.into_iter();
+        folders
+            .map(|(folder, changed)| Elsewhere { folder, changed })
+            .collect()
     }
 
     fn roots(&self) -> impl Iterator<Item = At<'_>> {
@@ -171,7 +174,7 @@ impl Coordinator {
         let copies: BTreeSet<&str> = copies.collect();
         let copies = Vec::from_iter(copies).join(" or ");
         format!(
-            "the copy of {copies} {} {}:{}, as both see one file system; name another destination",
+            "the copy on {copies} {} {}:{}, as both see one file system; name another destination",
             meeting.would,
             self.name(sender),
             named.escape_ascii()
@@ -225,7 +228,8 @@ impl<'r> Looks<'r> {
         match self.seen.entry(look) {
             Entry::Occupied(known) => {
                 let spots = &mut meetings[*known.get()].spots;
-                if !spots.contains(&spot) {
+                // The places are in order.
+                if spots.last() != Some(&spot) {
                     spots.push(spot);
                 }
                 return;

@@ -365,7 +365,7 @@ fn all_that_may_meet_a_source_leave_marks() {
     };
     coordinator.handle_message(0, from(from_agent::Body::Probed(answer)), Instant(SECOND));
     let text = refusal(&actions(&mut coordinator));
-    assert!(text.contains("the copy of b or c would take"), "{text}");
+    assert!(text.contains("the copy on b or c would take"), "{text}");
 }
 
 /// Filters leave some of the sources out: the refusal names the one that is met.

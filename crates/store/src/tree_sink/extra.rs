@@ -37,6 +37,9 @@ const FAILED_MAX: usize = 100;
 /// Folders in each other that are removed; the files of deeper ones are not. Each takes a descriptor.
 const DEPTH_MAX: usize = 512;
 
+/// Seconds by which a network file system may know late of a change: its attributes are cached for a minute.
+const CHANGED_SLACK: i64 = 120;
+
 /// Something that no source has.
 pub(super) struct Extra {
     pub path: Vec<u8>,
@@ -82,7 +85,7 @@ impl TreeSink {
 
     /// Folders that other nodes send: number on the file system, and when its status last changed, in seconds since 1970.
     ///
-    /// A removal leaves folders with such a number that have not changed earlier: both nodes may see one file system.
+    /// A removal leaves folders with such a number that did not change two minutes or more before: both nodes may see one file system.
     pub fn keep_elsewhere(&self, folders: Vec<(u64, i64)>) {
         // As of the sources.
         let _ = self.staging.target.elsewhere.set(folders);
@@ -143,13 +146,10 @@ impl Tree {
                 let sources = self.sources.get().into_iter().flatten();
                 let known = sources.filter_map(|path| rustix::fs::stat(path).ok());
                 walk.sources = known.map(|stat| (stat.st_dev, stat.st_ino)).collect();
-                walk.elsewhere = self
-                    .elsewhere
-                    .get()
-                    .into_iter()
-                    .flatten()
-                    .copied()
-                    .collect();
+                for &(inode, changed) in self.elsewhere.get().into_iter().flatten() {
+                    let least = walk.elsewhere.entry(inode).or_insert(changed);
+                    *least = changed.min(*least);
+                }
                 walk.keeps = false;
                 walk.all(&dest);
                 self.removing.all.store(walk.count, Ordering::Relaxed);
@@ -480,9 +480,9 @@ impl<'a> Walk<'a> {
             Some(stat) if self.sources.contains(&(stat.st_dev, stat.st_ino)) => {
                 Some("it is a source of this copy")
             }
-            Some(stat) if self.may_be_elsewhere(&stat) => {
-                Some("it may be a source of this copy, by its inode number")
-            }
+            Some(stat) if self.may_be_elsewhere(&stat) => Some(
+                "by its inode number it may be a source of this copy; if not, remove it yourself",
+            ),
             _ => None,
         };
         if let Some(why) = why {
@@ -525,7 +525,7 @@ impl<'a> Walk<'a> {
 
     fn may_be_elsewhere(&self, stat: &Stat) -> bool {
         let sent = self.elsewhere.get(&stat.st_ino);
-        sent.is_some_and(|changed| stat.st_ctime >= *changed)
+        sent.is_some_and(|changed| stat.st_ctime.saturating_add(CHANGED_SLACK) >= *changed)
     }
 
     fn fail(&mut self, path: &[u8], errno: Errno) {
