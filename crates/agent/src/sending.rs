@@ -9,9 +9,8 @@ use parking_lot::{Condvar, Mutex};
 use ropewalk_lane::doing::{Doing, during};
 use ropewalk_lane::interfaces::Interface;
 use ropewalk_lane::{Absent, Extent, Provider, Stopper, TcpInfo, missing};
-use ropewalk_model::{Range, time};
+use ropewalk_model::Range;
 use ropewalk_proto::control;
-use ropewalk_proto::node::{Served, Uplink};
 use ropewalk_proto::wire::SPACE_DATA;
 
 use crate::ahead::{Ahead, Ended, Group};
@@ -64,9 +63,6 @@ struct Tcp {
     open: HashMap<u64, (Option<OverRail>, Stopper)>,
     gone: control::TcpStatus,
     over: Rails,
-    uplink: Uplink,
-    // What each may send, as it was set last.
-    paced: Option<u64>,
 }
 
 fn count_in(all: &mut control::TcpStatus, stream: &TcpInfo) {
@@ -157,7 +153,6 @@ impl Serving {
             }
             over_rails.extend(over.map(|over| (over, info)));
         }
-        self.pace(&mut tcp, &all);
         let lossy = tcp.over.lossy(&over_rails);
         drop(tcp);
         let rails = lossy.unwrap_or_else(|unnamed| {
@@ -172,26 +167,6 @@ impl Serving {
         }
         let all = (all.streams > 0 || all.segments > 0).then_some(all);
         (all, rails)
-    }
-
-    /// Paces the streams of a receiver that hands on, where its uplink needs that.
-    fn pace(&self, tcp: &mut Tcp, all: &control::TcpStatus) {
-        if !self.hands_on() {
-            return;
-        }
-        let since = self.second.lock().since;
-        let now = time::Instant(since.elapsed().as_nanos() as u64);
-        let served = Served {
-            acknowledged: all.acknowledged,
-            segments: all.segments,
-            repeated: all.repeated,
-            busy: all.queued,
-        };
-        let most = tcp.uplink.look(served, now);
-        if most != tcp.paced || most.is_some() {
-            tcp.open.values().for_each(|(_, stream)| stream.pace(most));
-        }
-        tcp.paced = most;
     }
 
     fn set(&self, state: State) {

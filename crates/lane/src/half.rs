@@ -275,11 +275,6 @@ pub(crate) trait Handle: Send + Sync {
     fn tcp_info(&self) -> Option<TcpInfo> {
         None
     }
-
-    /// See [`Stopper::pace`].
-    fn pace(&self, most: Option<u64>) {
-        let _ = most;
-    }
 }
 
 impl Stopper {
@@ -301,11 +296,6 @@ impl Stopper {
     #[must_use]
     pub fn tcp_info(&self) -> Option<TcpInfo> {
         self.handle.tcp_info()
-    }
-
-    /// Sends at most so many bytes a second from now on, `None` for no limit. Nothing where it is not TCP.
-    pub fn pace(&self, most: Option<u64>) {
-        self.handle.pace(most);
     }
 }
 

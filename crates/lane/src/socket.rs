@@ -131,9 +131,4 @@ impl Handle for Copy {
     fn tcp_info(&self) -> Option<TcpInfo> {
         TcpInfo::of(&self.0)
     }
-
-    fn pace(&self, most: Option<u64>) {
-        // Where the system does not, it is as fast as it was.
-        let _ = ropewalk_sockopt::set_pacing(&self.0, most);
-    }
 }

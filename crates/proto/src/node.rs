@@ -36,7 +36,6 @@ mod stream;
 mod streams;
 #[cfg(test)]
 mod tests;
-mod uplink;
 
 pub use announce::{Announcer, Held};
 pub use close::{Close, Unfinished};
@@ -48,7 +47,6 @@ pub use life::Life;
 pub use rail_health::{RailHealth, Seen, Silence};
 pub use stream::{Break, Phase, RETRY_PAUSES, Step, StreamId};
 pub use streams::{Streams, Wish};
-pub use uplink::{Served, Uplink};
 
 use durable::Durable;
 use early::Space;

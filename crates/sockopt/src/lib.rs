@@ -64,21 +64,6 @@ pub fn set_receive_low_water(socket: impl AsFd, bytes: i32) -> io::Result<()> {
     set(socket, libc::SOL_SOCKET, libc::SO_RCVLOWAT, bytes)
 }
 
-/// Sets the most bytes a second that a socket sends (SO_MAX_PACING_RATE); `None` for no limit.
-///
-/// # Errors
-/// What the system says.
-pub fn set_pacing(socket: impl AsFd, most: Option<u64>) -> io::Result<()> {
-    // The largest 32-bit number is no limit.
-    let most = most.map_or(u32::MAX, |most| most.min(u64::from(u32::MAX - 1)) as u32);
-    set(
-        socket,
-        libc::SOL_SOCKET,
-        libc::SO_MAX_PACING_RATE,
-        most.cast_signed(),
-    )
-}
-
 #[cfg(test)]
 mod tests {
     use std::net::{TcpListener, UdpSocket};
@@ -103,10 +88,5 @@ mod tests {
             get(&stream, libc::IPPROTO_TCP, libc::TCP_NODELAY).unwrap(),
             0
         );
-        for (most, set) in [(Some(77_000), 77_000), (Some(1 << 40), -2), (None, -1)] {
-            set_pacing(&stream, most).unwrap();
-            let is = get(&stream, libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE).unwrap();
-            assert_eq!(is, set, "{most:?}");
-        }
     }
 }
