@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
+use ropewalk_lab::Burst;
 use ropewalk_model::{Problem, Range, RangeSet, problem};
 use ropewalk_proto::report::Event;
 use ropewalk_sched::changing_bound;
@@ -106,7 +107,7 @@ fn row(host: &str, bytes: u64) -> String {
 
 pub(super) fn measure(rig: &Rig<'_>, failure: Failure) -> Result<Sample> {
     let receivers = RECEIVERS + usize::from(failure == Failure::Joins);
-    let lab = rig.flat(&[EQUAL], &vec![EQUAL; receivers])?;
+    let lab = rig.flat(&[EQUAL], &vec![EQUAL; receivers], Burst::Auto)?;
     let mut agents = rig.agents(&lab, 1, receivers)?;
     let readers = (1..=RECEIVERS).map(|at| row(&format!("b{at}"), rig.bytes));
     let spec = agents.spec(&format!(

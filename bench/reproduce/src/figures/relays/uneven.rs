@@ -4,6 +4,7 @@
 use std::fmt::Write as _;
 
 use anyhow::{Context as _, Result};
+use ropewalk_lab::Burst;
 use ropewalk_model::{ByteRate, Range, TransferSpec};
 
 use crate::bench::Bench;
@@ -141,7 +142,7 @@ pub(super) fn measure(rig: &Rig<'_>, point: Point) -> Result<Sample> {
     let caps = sides
         .each_ref()
         .map(|nodes| nodes.iter().map(|node| node.down).collect::<Vec<u64>>());
-    let lab = rig.flat(&caps[0], &caps[1])?;
+    let lab = rig.flat(&caps[0], &caps[1], Burst::Auto)?;
     for (nodes, letter) in sides.iter().zip(['a', 'b']) {
         let odd = (1..).zip(nodes).filter(|(_, node)| node.up != node.down);
         for (at, node) in odd {
