@@ -118,4 +118,21 @@ impl Provider for Lent {
     fn is_begun(&self, space: u16, range: Range) -> bool {
         self.meter.is_begun(space, range)
     }
+
+    fn hashed(&self, space: u16, range: Range, digest: &[u8; 32]) {
+        self.meter.hashed(space, range, digest);
+    }
+
+    fn hash(
+        &self,
+        space: u16,
+        range: Range,
+        read: &mut dyn FnMut() -> Result<[u8; 32], Absent>,
+    ) -> Result<[u8; 32], Absent> {
+        self.meter.hash(space, range, read)
+    }
+
+    fn is_hashed(&self, space: u16, range: Range) -> bool {
+        self.meter.is_hashed(space, range)
+    }
 }

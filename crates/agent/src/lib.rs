@@ -29,6 +29,7 @@ mod examine;
 mod find;
 mod forward;
 mod handing;
+mod hashed;
 mod hashes;
 mod holdings;
 mod host;

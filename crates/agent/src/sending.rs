@@ -15,6 +15,7 @@ use ropewalk_proto::wire::SPACE_DATA;
 
 use crate::ahead::{Ahead, Ended, Group};
 use crate::handing::{Announcing, Handing};
+use crate::hashed::Hashed;
 use crate::holdings::Holdings;
 use crate::hung::Place;
 use crate::interfaces;
@@ -55,6 +56,7 @@ pub(crate) struct Serving {
     handing: Mutex<Option<Handing>>,
     // Its streams, as far as they read before their turn.
     early: Arc<Group>,
+    hashed: Hashed,
 }
 
 /// The streams that are served, and what closed ones did.
@@ -93,6 +95,7 @@ impl Serving {
             tcp: Mutex::default(),
             handing: Mutex::default(),
             early: Arc::new(Group::new()),
+            hashed: Hashed::default(),
         }
     }
 
@@ -192,6 +195,7 @@ impl Serving {
     pub fn stop(&self) {
         self.set(State::Stopped);
         self.early.end();
+        self.hashed.stop();
     }
 
     /// Whether it is what the node receives that is served.
@@ -416,9 +420,30 @@ impl Provider for Metered {
     }
 
     fn hashed(&self, space: u16, range: Range, digest: &[u8; 32]) {
-        if let Some(announcing) = self.announcing.as_ref().filter(|_| space == SPACE_DATA) {
+        if space != SPACE_DATA {
+            return;
+        }
+        self.serving.hashed.keep(range, digest);
+        if let Some(announcing) = &self.announcing {
             announcing.check_read(range, digest);
         }
+    }
+
+    fn hash(
+        &self,
+        space: u16,
+        range: Range,
+        read: &mut dyn FnMut() -> Result<[u8; 32], Absent>,
+    ) -> Result<[u8; 32], Absent> {
+        if space != SPACE_DATA {
+            return read();
+        }
+        let hash = self.serving.hashed.get_or_read(range, read);
+        hash.unwrap_or_else(|| Err(ended(Ended)))
+    }
+
+    fn is_hashed(&self, space: u16, range: Range) -> bool {
+        space == SPACE_DATA && self.serving.hashed.get(range).is_some()
     }
 }
 
@@ -426,7 +451,7 @@ impl Provider for Metered {
 mod tests {
     use std::sync::mpsc::{Receiver, Sender, channel};
 
-    use ropewalk_lane::{Check, Grant, LaneError, Protection, mem};
+    use ropewalk_lane::{Check, Grant, LaneError, Protection, Received, mem};
     use ropewalk_model::RangeSet;
     use ropewalk_store::{Source, StoreError};
 
@@ -549,6 +574,76 @@ mod tests {
             assert!(Instant::now() < until, "{:?}", group.counts());
             std::thread::yield_now();
         }
+    }
+
+    /// What lies in memory, counted as it is read.
+    #[derive(Default)]
+    struct Counted {
+        reads: AtomicU64,
+    }
+
+    impl Source for Counted {
+        fn read_at(&self, _offset: u64, buf: &mut [u8]) -> Result<(), StoreError> {
+            self.reads.fetch_add(1, Ordering::Relaxed);
+            buf.fill(7);
+            Ok(())
+        }
+
+        fn extent(
+            &self,
+            _offset: u64,
+            _len: u64,
+        ) -> Result<ropewalk_store::Extent<'_>, StoreError> {
+            Ok(ropewalk_store::Extent::Memory(&[]))
+        }
+    }
+
+    /// A unit that was read to be sent, or for its hash, is not read again for those that ask for its hash, on whichever stream.
+    #[test]
+    fn a_unit_is_hashed_for_one_receiver() {
+        const LEN: u64 = 5000;
+        let source = Arc::new(Counted::default());
+        let all = RangeSet::from(Range::new(0, 3 * LEN));
+        let holdings = Arc::new(Holdings {
+            sources: vec![(all, source.clone())],
+            ..Holdings::default()
+        });
+        let serving = Arc::new(Serving::new());
+        let grant = |id: u32, unit: u64, digest: bool| Grant {
+            id,
+            space: SPACE_DATA,
+            range: Range::new(unit * LEN, (unit + 1) * LEN),
+            hash: !digest,
+            digest,
+        };
+        let wanted = *blake3::hash(&[7; LEN as usize]).as_bytes();
+        let serve = |grants: &[Grant]| {
+            let meter = serving.meter(Ok(holdings.clone()), false);
+            let plain = || Protection::Plain(Check::Fragment);
+            let (mut receiver, mut sender) = mem::pair(plain(), plain()).unwrap();
+            receiver.grant(grants).unwrap();
+            std::thread::scope(|scope| {
+                scope.spawn(|| sender.serve(&meter, DEADLINE));
+                let mut landing = crate::landing::BufferLanding {
+                    bytes: vec![0; 3 * LEN as usize],
+                };
+                for _ in grants {
+                    let received = receiver.receive(&mut landing, Instant::now() + DEADLINE);
+                    match received.unwrap() {
+                        Received::Digest { digest, .. } => assert_eq!(digest, wanted),
+                        Received::Unit { digest, .. } => assert_eq!(digest, Some(wanted)),
+                        other => panic!("{other:?}"),
+                    }
+                }
+                drop(receiver);
+            });
+            source.reads.swap(0, Ordering::Relaxed)
+        };
+        assert_eq!(serve(&[grant(0, 0, true), grant(1, 0, true)]), 1);
+        assert_eq!(serve(&[grant(0, 1, false)]), 1);
+        let again = [0, 1].map(|unit| grant(unit, unit.into(), true));
+        assert_eq!(serve(&again), 0);
+        assert_eq!(serve(&[grant(0, 2, true), grant(1, 2, false)]), 2);
     }
 
     /// Streams open and close while the system is asked for the interfaces of the host.

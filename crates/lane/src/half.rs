@@ -403,12 +403,18 @@ pub struct Absent {
     pub reason: String,
 }
 
+/// Units that follow of which a provider hears: it gets fewer ready.
+const AHEAD_MAX: usize = 256;
+
 /// The units whose turn it is and that follow, as [`Provider::granted`] wants them.
 pub(crate) fn announce<'g>(
     provider: &dyn Provider,
     turn: &'g Grant,
     next: impl IntoIterator<Item = &'g Grant>,
 ) {
+    let is_to_be_read =
+        |grant: &&Grant| !(grant.digest && provider.is_hashed(grant.space, grant.range));
+    let next = next.into_iter().take(AHEAD_MAX).filter(is_to_be_read);
     let units = std::iter::once(turn).chain(next);
     provider.granted(&mut units.map(|grant| (grant.space, grant.range)));
 }
@@ -466,8 +472,28 @@ pub trait Provider: Sync {
     }
 
     /// All bytes of a unit were read to be sent, and have this hash (BLAKE3), which the receiver asked for. Lanes of datagrams do not say.
-    fn hashed(&self, space: u16, range: Range, digest: &[u8; 32]) {
+    fn hashed(&self, space: u16, range: Range, digest: &[u8; HASH_LEN]) {
         let _ = (space, range, digest);
+    }
+
+    /// The hash of a unit's bytes for a receiver that asks for that alone: what `read` gives, or gave before, on whichever stream.
+    ///
+    /// # Errors
+    /// What `read` reported.
+    fn hash(
+        &self,
+        space: u16,
+        range: Range,
+        read: &mut dyn FnMut() -> Result<[u8; HASH_LEN], Absent>,
+    ) -> Result<[u8; HASH_LEN], Absent> {
+        let _ = (space, range);
+        read()
+    }
+
+    /// Whether the unit is not read when its hash is asked for.
+    fn is_hashed(&self, space: u16, range: Range) -> bool {
+        let _ = (space, range);
+        false
     }
 }
 

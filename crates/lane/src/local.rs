@@ -140,26 +140,72 @@ impl Local {
         grant: &Grant,
         landing: &mut dyn Landing,
     ) -> Result<Option<[u8; 32]>, Failed> {
-        let mut hasher = (grant.hash || grant.digest).then(blake3::Hasher::new);
+        if grant.digest {
+            return self.digest(grant).map(Some);
+        }
+        let mut hasher = grant.hash.then(blake3::Hasher::new);
         let mut at = grant.range.start;
         while at < grant.range.end {
-            self.ends.check(self.owed() + 1)?;
-            let left = usize::try_from(grant.range.end - at).unwrap_or(usize::MAX);
-            let asked = Range {
-                start: at,
-                end: at + left.min(PIECE_LEN) as u64,
-            };
+            let asked = self.piece_at(grant, at)?;
             let hash = |bytes: &[u8]| {
                 if let Some(hasher) = &mut hasher {
                     hasher.update(bytes);
                 }
             };
-            at += match grant.digest {
-                true => self.look(grant.space, asked, hash)?,
-                false => self.carry(grant.space, asked, landing, hash)?,
-            } as u64;
+            at += self.carry(grant.space, asked, landing, hash)? as u64;
         }
-        Ok(hasher.map(|hasher| *hasher.finalize().as_bytes()))
+        let hash = hasher.map(|hasher| *hasher.finalize().as_bytes());
+        if let Some(hash) = &hash {
+            self.provider.hashed(grant.space, grant.range, hash);
+        }
+        Ok(hash)
+    }
+
+    /// The next piece of a unit, if it is still wanted.
+    fn piece_at(&self, grant: &Grant, at: u64) -> Result<Range, LaneError> {
+        self.ends.check(self.owed() + 1)?;
+        let left = usize::try_from(grant.range.end - at).unwrap_or(usize::MAX);
+        Ok(Range {
+            start: at,
+            end: at + left.min(PIECE_LEN) as u64,
+        })
+    }
+
+    /// The hash of a unit, of which nothing else is wanted.
+    fn digest(&mut self, grant: &Grant) -> Result<[u8; 32], Failed> {
+        let provider = self.provider.clone();
+        let mut broken = None;
+        let mut read = || {
+            self.hash(grant).map_err(|failed| match failed {
+                Failed::Absent(absent) => absent,
+                Failed::Lane(error) => {
+                    broken = Some(error);
+                    Absent {
+                        code: missing::CANCELLED,
+                        reason: "the stream has ended".into(),
+                    }
+                }
+            })
+        };
+        let hash = provider.hash(grant.space, grant.range, &mut read);
+        match broken {
+            Some(error) => Err(Failed::Lane(error)),
+            None => hash.map_err(Failed::Absent),
+        }
+    }
+
+    /// Reads a unit for its hash.
+    fn hash(&mut self, grant: &Grant) -> Result<[u8; 32], Failed> {
+        let mut hasher = blake3::Hasher::new();
+        let mut at = grant.range.start;
+        while at < grant.range.end {
+            let asked = self.piece_at(grant, at)?;
+            let hash = |bytes: &[u8]| {
+                hasher.update(bytes);
+            };
+            at += self.look(grant.space, asked, hash)? as u64;
+        }
+        Ok(*hasher.finalize().as_bytes())
     }
 
     /// Moves a piece; how many of its bytes that were.

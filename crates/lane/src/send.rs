@@ -249,17 +249,22 @@ impl<W: Wire> Sender<W> {
             self.unanswered = length;
         }
         self.make_room(FRAME_MAX)?;
-        if self.hashed.len() < length {
-            self.hashed = vec![0; length].into();
-        }
-        let bytes = &mut self.hashed[..length];
-        if length > 0
-            && let Err(absent) = provider.look(grant.space, grant.range.start, bytes)
-        {
-            return self.missing(grant, &absent);
-        }
-        let hash = blake3::hash(bytes);
-        self.unlooked += length;
+        let (buffer, unlooked) = (&mut self.hashed, &mut self.unlooked);
+        let mut read = || {
+            if buffer.len() < length {
+                *buffer = vec![0; length].into();
+            }
+            let bytes = &mut buffer[..length];
+            if length > 0 {
+                provider.look(grant.space, grant.range.start, bytes)?;
+            }
+            *unlooked += length;
+            Ok(*blake3::hash(bytes).as_bytes())
+        };
+        let hash = match provider.hash(grant.space, grant.range, &mut read) {
+            Ok(hash) => hash,
+            Err(absent) => return self.missing(grant, &absent),
+        };
         let header = FrameHeader {
             kind: FrameKind::Digest,
             flags: 0,
@@ -269,8 +274,7 @@ impl<W: Wire> Sender<W> {
             grant: grant.id,
             code: 0,
         };
-        self.out
-            .push_frame(&mut self.guard, &header, hash.as_bytes());
+        self.out.push_frame(&mut self.guard, &header, &hash);
         Ok(())
     }
 

@@ -45,8 +45,17 @@ fn under_way(lab: &Lab, host: &str, least: u64) -> PathBuf {
     })
 }
 
-/// One sender, four receivers: the copies are right, and the sender has sent little more than one of them. Without relays it sends
-/// four.
+/// Bytes that a process has read of files.
+fn read_by(process: &Child) -> u64 {
+    let counters = std::fs::read_to_string(format!("/proc/{}/io", process.id())).unwrap();
+    let read = counters
+        .lines()
+        .find_map(|line| line.strip_prefix("rchar: "));
+    read.unwrap().parse().unwrap()
+}
+
+/// One sender, four receivers: the copies are right, and the sender has sent little more than one of them, and read at most one more for
+/// hashes. Without relays it sends four.
 #[test]
 fn receivers_feed_one_another() {
     if ropewalk_lab::skip("receivers_feed_one_another") {
@@ -62,6 +71,7 @@ fn receivers_feed_one_another() {
     for (relay, most) in [("auto", LEN * 2), ("off", LEN * 5)] {
         let to = format!("b[1-4]:7420:/data/{relay}");
         let args = ["copy", "--relay", relay, "a:7420:/data/set", &to];
+        let before = read_by(&agents[0]);
         let (status, report) = master(&lab, "m", &args);
         assert_eq!(status, Some(0), "{report:#}");
         for host in receivers {
@@ -71,11 +81,16 @@ fn receivers_feed_one_another() {
         assert!(sent(&report, "a") <= most, "{relay}: {report:#}");
         let handed_on: u64 = receivers.iter().map(|host| sent(&report, host)).sum();
         assert_eq!(handed_on > 0, relay == "auto", "{report:#}");
+        let read = read_by(&agents[0]) - before;
+        assert!(
+            (LEN..sent(&report, "a") + LEN * 9 / 8).contains(&read),
+            "{read} bytes were read: {report:#}"
+        );
         // What two brought, and what came too late to be compared, was sent twice.
         let all = sent(&report, "a") + handed_on;
         assert!((4 * LEN..5 * LEN).contains(&all), "{report:#}");
         eprintln!(
-            "relay {relay}: {} s, a sent {}, bound {}",
+            "relay {relay}: {} s, a sent {}, read {read}, bound {}",
             report["seconds"],
             sent(&report, "a"),
             report["bound"]

@@ -9,7 +9,7 @@ use ropewalk_model::Range;
 
 use super::ends::{self, Generated, Memory, Refusing, contents, grant, receive};
 
-fn stream(provider: impl Provider + Send + 'static) -> Box<dyn ReceiveHalf> {
+pub fn stream(provider: impl Provider + Send + 'static) -> Box<dyn ReceiveHalf> {
     local::receive_half(Arc::new(provider), local::Ends::default())
 }
 

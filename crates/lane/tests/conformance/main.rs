@@ -7,8 +7,8 @@ mod local;
 mod mpi;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
@@ -123,6 +123,65 @@ fn hashes_come_without_bytes() {
             assert_eq!(seen.units, ranges.len() as u64, "{kind:?} {name}");
         }
     }
+}
+
+/// Providers hear the hash of what is sent with one. For a hash alone the provider is asked: where it knows the hash, the unit is not read.
+#[test]
+fn known_hashes_are_not_computed() {
+    let asked = |id, range: Range, digest| Grant {
+        digest,
+        ..grant(id, range.start, range.end, !digest)
+    };
+    let [known, other] = [Range::new(0, 40_000), Range::new(40_000, 100_000)];
+    let read = [(other, false), (known, true)];
+    let grants = [
+        asked(0, known, true),
+        asked(1, other, true),
+        asked(2, known, false),
+        asked(3, known, true),
+    ];
+    let check = |what: &str, receiver: &mut dyn ReceiveHalf| {
+        receiver.grant(&grants).unwrap();
+        for expected in &grants {
+            let of_bytes = *blake3::hash(&contents(expected.range)).as_bytes();
+            let wanted = match (expected.digest, expected.range == known) {
+                (true, true) => ends::Known::HASH,
+                _ => of_bytes,
+            };
+            match receive(receiver, &mut Memory::new(false)) {
+                Received::Digest { grant, digest } => {
+                    assert_eq!((grant, digest), (*expected, wanted), "{what}");
+                }
+                Received::Unit { grant, digest } => {
+                    assert_eq!((grant, digest), (*expected, Some(wanted)), "{what}");
+                }
+                received => panic!("{what}: {received:?}"),
+            }
+        }
+    };
+    let provider = || {
+        let hashed = Arc::<Mutex<Vec<(Range, bool)>>>::default();
+        let provider = ends::Known {
+            contents: ends::Generated::new(ends::Mode::File),
+            unit: known,
+            hashed: hashed.clone(),
+        };
+        (provider, hashed)
+    };
+    for &kind in ends::streams() {
+        for (name, protect) in protections() {
+            let (receiver, sender) = pair(kind, &protect);
+            let (provider, hashed) = provider();
+            let what = format!("{kind:?} {name}");
+            served(provider, receiver, sender, |receiver| {
+                check(&what, receiver)
+            });
+            assert_eq!(*hashed.lock().unwrap(), read, "{what}");
+        }
+    }
+    let (provider, hashed) = provider();
+    check("within one process", &mut *local::stream(provider));
+    assert_eq!(*hashed.lock().unwrap(), read);
 }
 
 /// A hash that the sender cannot compute is reported as missing, and the stream goes on. Lanes of datagrams refuse to ask.

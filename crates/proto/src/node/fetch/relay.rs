@@ -17,6 +17,7 @@ use ropewalk_model::{Instant, Range, RangeSet};
 use super::{Event, Receiving};
 use crate::control::Peer;
 use crate::ledger::{LaneId, ReadyRun, whole_units};
+use crate::mix::mix;
 
 /// Bytes of each fellow receiver's work whose hashes are asked for before they are taken: a lane of 1.3 Gbit/s brings as many in
 /// 50 ms, in which an answer arrives ...
@@ -350,8 +351,11 @@ impl Receiving {
                 && !self.is_second_down(**node)
                 && lane.is_some_and(|lane| self.ledger.rails(*lane).next().is_some())
         };
-        // Each costs a stream. Each receiver begins with another one: all hashes are read and computed there.
-        let rank = |node: u32| (!self.is_second(node), self.turn(node, range.start));
+        // The same for all receivers, as a holder reads a unit for one of them; all holders in turn, as reading takes their disks.
+        let rank = |node: u32| {
+            let is_stream_more = self.has_many_seconds() && !self.is_second(node);
+            (is_stream_more, mix(range.start ^ u64::from(node)))
+        };
         let able = holders.iter().filter(may).copied();
         let origin = able.min_by_key(|node| rank(*node))?;
         self.ask_second(origin, range);

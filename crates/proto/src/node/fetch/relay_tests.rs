@@ -3,6 +3,7 @@
 use ropewalk_model::{CHUNK_LEN, Instant, Nanos, Range, RangeSet};
 
 use super::relay::AHEAD_UNITS_MIN;
+use super::replicas::SECONDS_MANY;
 use super::*;
 use crate::control::{Plan, Revision, Run};
 use crate::node::tests::unit_at;
@@ -332,14 +333,15 @@ fn another_holder_is_asked() {
     assert_eq!(take(&mut receiving, TO_RELAY, START), []);
 }
 
-/// Receivers that fetch the same bytes ask different holders for their hashes: one that all ask reads and hashes everything for each.
+/// All receivers ask one holder about a unit, which reads it for the first of them, and all holders in turn. Where there are many, a
+/// receiver asks some of them.
 #[test]
-fn receivers_ask_different_holders() {
-    const HOLDERS: u32 = 8;
-    let first_asked = |seed: u64| {
+fn receivers_ask_the_same_holder() {
+    const UNITS: u64 = 200;
+    let asked = |seed: u64, count: u32| {
         let mut receiving = receiving(0..1, 1..1);
         receiving.compare(Compare::Sample, seed);
-        let holders: Vec<u32> = (10..10 + HOLDERS).collect();
+        let mut holders: Vec<u32> = (10..10 + count).collect();
         for &node in &holders {
             receiving.add_peer(&Peer {
                 node,
@@ -347,10 +349,27 @@ fn receivers_ask_different_holders() {
                 ..Peer::default()
             });
         }
-        receiving.ask_origin(chunk(1), &holders, &BTreeSet::new())
+        let at_first = seed as usize % holders.len();
+        holders.rotate_left(at_first);
+        let ask = |at: u64| receiving.ask_origin(chunk(at), &holders, &BTreeSet::new());
+        (0..UNITS).map(ask).collect::<Option<Vec<u32>>>().unwrap()
     };
-    let asked: BTreeSet<Option<u32>> = (0..64).map(first_asked).collect();
-    assert!(asked.len() > 4 && !asked.contains(&None), "{asked:?}");
+    let share = |nodes: &[u32]| {
+        let mut times = BTreeMap::<u32, u64>::new();
+        for node in nodes {
+            *times.entry(*node).or_default() += 1;
+        }
+        times
+    };
+    let [one, other] = [1, 6].map(|seed| asked(seed, 8));
+    assert_eq!(one, other);
+    let times = share(&one);
+    let even = UNITS / 16..=UNITS / 4;
+    assert!(
+        times.len() == 8 && times.values().all(|times| even.contains(times)),
+        "{times:?}"
+    );
+    assert_eq!(share(&asked(1, 100)).len(), SECONDS_MANY);
 }
 
 /// A fellow receiver may say more pieces than are remembered: when those of before are delivered, what it says counts again.

@@ -25,6 +25,9 @@ mod sample;
 /// Holders that a sample is asked of: each costs a stream and a thread at both ends.
 const SECONDS_MAX: usize = 4;
 
+/// Holders, those of samples among them, from which on others are asked only where none of them has a unit that receivers hand on.
+pub(super) const SECONDS_MANY: usize = 16;
+
 /// Bytes and units asked for and not answered, for each holder: enough to keep a disk busy, and what fellow receivers of 10 Gbit/s
 /// together bring in 50 ms, in which an answer arrives. A holder keeps 40 bytes of each unit that it is asked for.
 const OUTSTANDING_BYTES_MAX: u64 = 64 << 20;
@@ -161,6 +164,8 @@ struct Second {
     // The driver was told that there is nothing to ask for now.
     is_idle: bool,
     is_down: bool,
+    // It was asked for a sample first.
+    is_of_sample: bool,
 }
 
 /// A unit that a holder is asked about, and what was delivered by whom: told where the whole is compared, else the unit is open.
@@ -329,10 +334,14 @@ impl Receiving {
         };
         let seconds = &self.replicas.seconds;
         let spoke = |node: u32| open.opinions.iter().any(|(other, _)| *other == node);
+        let has_room = seconds
+            .values()
+            .filter(|second| second.is_of_sample)
+            .count()
+            < SECONDS_MAX;
         let may = |node: &&u32| {
             let known = seconds.get(node);
-            let has_room = known.is_some() || seconds.len() < SECONDS_MAX;
-            has_room
+            (known.is_some() || has_room)
                 && !known.is_some_and(|second| second.is_down)
                 && Some(**node) != but
                 && !spoke(**node)
@@ -355,7 +364,11 @@ impl Receiving {
             return false;
         };
         let range = open.range;
+        let is_new = !self.is_second(node);
         self.ask_second(node, range);
+        if let Some(second) = self.replicas.seconds.get_mut(&node).filter(|_| is_new) {
+            second.is_of_sample = true;
+        }
         if let Some(open) = self.replicas.open.get_mut(&start) {
             open.asked.push(node);
         }
@@ -370,6 +383,11 @@ impl Receiving {
     /// Whether a holder is asked for hashes, or was.
     pub(super) fn is_second(&self, node: u32) -> bool {
         self.replicas.seconds.contains_key(&node)
+    }
+
+    /// Whether so many holders are asked for hashes that each more is a stream too many.
+    pub(super) fn has_many_seconds(&self) -> bool {
+        self.replicas.seconds.len() >= SECONDS_MANY
     }
 
     /// Whether a holder cannot be asked any more.

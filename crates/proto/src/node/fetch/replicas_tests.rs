@@ -2,6 +2,7 @@
 
 use ropewalk_model::CHUNK_LEN;
 
+use super::replicas::SECONDS_MANY;
 use super::*;
 use crate::control::{Holding, Plan, Run, Stretch};
 use crate::node::tests::unit_at;
@@ -177,6 +178,21 @@ fn a_sample_finds_other_contents() {
             assert!(!only_last || found.range == last);
         }
     }
+}
+
+/// Holders that are asked about what receivers hand on leave room for the sample.
+#[test]
+fn relays_leave_room_for_the_sample() {
+    let contents = |node: u32, _| Some(if node == 1 { WRONG } else { RIGHT });
+    let mut receiving = receiving(Compare::Sample, 5, &plan(2, 64));
+    let others = 2..2 + SECONDS_MANY as u32;
+    for node in others.clone() {
+        receiving.add_peer(&peer(node));
+        let asked = receiving.ask_origin(unit_at(0), &[node], &BTreeSet::new());
+        assert_eq!(asked, Some(node));
+    }
+    let end = run(&mut receiving, 2, &contents);
+    assert!(end.differs.is_some(), "{end:?}");
 }
 
 /// With a third holder the one that differs from the others is told.
