@@ -39,6 +39,8 @@ pub(crate) struct Machine {
     has_shm: bool,
     has_cgroup: bool,
     pub has_ipv6: bool,
+    /// The kernel can have rules for packets look at frames that a bridge passes on, and does.
+    has_bridge_rules: bool,
     /// TCP congestion controls that the kernel has, but does not let a network make its default.
     restricted_controls: Vec<String>,
     /// Set when root's account is locked, which sshd takes for a refusal: the same file with it unlocked.
@@ -84,6 +86,7 @@ impl Machine {
             has_shm: Path::new("/dev/shm").is_dir(),
             has_cgroup: Path::new("/sys/fs/cgroup").is_dir(),
             has_ipv6: Path::new("/proc/sys/net/ipv6/conf/all").is_dir(),
+            has_bridge_rules: Path::new("/proc/sys/net/bridge").is_dir(),
             shadow: shadow.map(|text| unlock_root(&text)),
             resolv_conf: fs::canonicalize("/etc/resolv.conf").ok(),
         })
@@ -245,6 +248,15 @@ pub(crate) fn switch_steps(machine: &Machine) -> Result<Vec<Step>, LabError> {
     if machine.has_ipv6 {
         steps.push(setting("net.ipv6.conf.default.disable_ipv6", "1")?);
         steps.push(setting("net.ipv6.conf.all.disable_ipv6", "1")?);
+    }
+    // There are none here: looking for them took an eighth of the processors' time of a network that is full in both directions.
+    if machine.has_bridge_rules {
+        for protocol in ["iptables", "ip6tables", "arptables"] {
+            steps.push(setting(
+                &format!("net.bridge.bridge-nf-call-{protocol}"),
+                "0",
+            )?);
+        }
     }
     Ok(steps)
 }
