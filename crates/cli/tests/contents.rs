@@ -225,6 +225,36 @@ fn a_delta_sends_chunks() {
         .assert_says("--check none sends every file whole");
 }
 
+/// Two copies are compared with one source, at the same time: it is read once for both.
+#[test]
+fn a_source_is_hashed_once_for_all_copies() {
+    const LEN: u64 = 32 << 20;
+    let place = Place::new();
+    std::fs::write(place.path("image"), bytes(LEN as usize, 1)).unwrap();
+    for copy in ["one", "two"] {
+        std::fs::copy(place.path("image"), place.path(copy)).unwrap();
+        overwrite(&place.path(copy), 5 * MIB, b"changed");
+        touch(&place.path(copy), 1_000_000);
+    }
+    // What a process has read counts for the shell that waited for it.
+    let mut shell = place.command_of("sh");
+    let script = r#""$@" && grep rchar: /proc/$$/io"#;
+    let program = env!("CARGO_BIN_EXE_ropewalk");
+    shell.args(["-c", script, "sh", program]);
+    let output = shell
+        .args(["copy", "--delta", "image", "one", "--also-to", "two"])
+        .output()
+        .unwrap();
+    let said = String::from_utf8(output.stdout).unwrap();
+    let read = said.trim().strip_prefix("rchar: ").map(str::parse::<u64>);
+    let read = read.unwrap_or_else(|| panic!("{said}")).unwrap();
+    // Both copies, the source, and what is sent.
+    assert!((3 * LEN..3 * LEN + LEN / 2).contains(&read), "{read}");
+    for copy in ["one", "two"] {
+        assert!(std::fs::read(place.path(copy)).unwrap() == bytes(LEN as usize, 1));
+    }
+}
+
 /// Over agents that ssh starts, of two replicas: what is sent is what differs.
 #[test]
 fn contents_are_compared_over_ssh() {
