@@ -129,7 +129,10 @@ impl Provider for Lent {
         range: Range,
         read: &mut dyn FnMut() -> Result<[u8; 32], Absent>,
     ) -> Result<[u8; 32], Absent> {
-        self.meter.hash(space, range, read)
+        // Another node's thread may read the unit.
+        let hash = || self.meter.hash(space, range, read);
+        self.reads
+            .carry_out(READS, self.meter.place(space, range.start), hash)
     }
 
     fn is_hashed(&self, space: u16, range: Range) -> bool {

@@ -3,7 +3,8 @@
 //! A receiver that has a unit from another receiver asks a holder for its hash, as all do that have it from there: the holder reads the
 //! unit for one of them. What it sends is hashed as well.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::{Condvar, Mutex};
@@ -22,7 +23,6 @@ pub(crate) struct Hashed {
     // A receiver has asked for a hash: before, none is kept.
     is_asked: AtomicBool,
     kept: Mutex<Kept>,
-    changed: Condvar,
 }
 
 #[derive(Default)]
@@ -30,8 +30,8 @@ struct Kept {
     units: HashMap<Range, Hash>,
     // The same, in the order in which they were first kept.
     order: VecDeque<Range>,
-    // Units that a stream reads for their hash.
-    being_read: HashSet<Range>,
+    // Units that a stream reads for their hash, and what wakes others that wait for that.
+    being_read: HashMap<Range, Arc<Condvar>>,
     is_stopped: bool,
 }
 
@@ -54,8 +54,10 @@ struct Reading<'h>(&'h Hashed, Range);
 
 impl Drop for Reading<'_> {
     fn drop(&mut self) {
-        self.0.kept.lock().being_read.remove(&self.1);
-        self.0.changed.notify_all();
+        let read = self.0.kept.lock().being_read.remove(&self.1);
+        if let Some(read) = read {
+            read.notify_all();
+        }
     }
 }
 
@@ -72,7 +74,8 @@ impl Hashed {
         self.kept.lock().units.get(&unit).copied()
     }
 
-    /// The same, else what reading the unit gives. Where another stream reads it, that is waited for. `None`: the transfer is stopped.
+    /// The same, else what reading the unit gives. Where another stream reads it, that is waited for; if that fails, all that waited read at
+    /// once. `None`: the transfer is stopped.
     pub fn get_or_read<E>(
         &self,
         unit: Range,
@@ -84,34 +87,52 @@ impl Hashed {
         }
         self.is_asked.store(true, Ordering::Relaxed);
         let mut kept = self.kept.lock();
-        while !kept.is_stopped {
-            if let Some(hash) = kept.units.get(&unit) {
-                return Some(Ok(*hash));
-            }
-            if kept.being_read.insert(unit) {
-                drop(kept);
-                let reading = Reading(self, unit);
-                let hash = read();
-                if let Ok(hash) = &hash {
-                    self.kept.lock().keep(unit, *hash);
-                }
-                drop(reading);
-                return Some(hash);
-            }
-            during(Doing::Read, || self.changed.wait(&mut kept));
+        if let Some(hash) = kept.units.get(&unit) {
+            return Some(Ok(*hash));
         }
-        None
+        let reading = match kept.being_read.get(&unit).cloned() {
+            None => {
+                kept.being_read.insert(unit, Arc::default());
+                drop(kept);
+                Some(Reading(self, unit))
+            }
+            Some(other) => {
+                let is_it = |known: &Arc<Condvar>| Arc::ptr_eq(known, &other);
+                while !kept.is_stopped && kept.being_read.get(&unit).is_some_and(is_it) {
+                    // The stream that reads says what that waits for.
+                    during(Doing::Idle, || other.wait(&mut kept));
+                }
+                if let Some(hash) = kept.units.get(&unit) {
+                    return Some(Ok(*hash));
+                }
+                if kept.is_stopped {
+                    return None;
+                }
+                drop(kept);
+                None
+            }
+        };
+        let hash = read();
+        if let Ok(hash) = &hash {
+            self.kept.lock().keep(unit, *hash);
+        }
+        drop(reading);
+        Some(hash)
     }
 
     /// The transfer is stopped: nothing is waited for.
     pub fn stop(&self) {
-        self.kept.lock().is_stopped = true;
-        self.changed.notify_all();
+        let mut kept = self.kept.lock();
+        kept.is_stopped = true;
+        for read in kept.being_read.values() {
+            read.notify_all();
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Barrier;
     use std::sync::atomic::AtomicU32;
     use std::sync::mpsc::channel;
     use std::thread;
@@ -164,30 +185,41 @@ mod tests {
         assert_eq!((kept.units.len(), kept.order.len()), (UNITS_MAX, UNITS_MAX));
     }
 
-    /// Streams that ask while a unit is read wait for that; where it fails, one of them reads.
+    /// Until so many streams wait for that unit.
+    fn until_waited_for(hashed: &Hashed, unit: Range, streams: usize) {
+        let is_waited_for = || {
+            let kept = hashed.kept.lock();
+            let read = kept.being_read.get(&unit);
+            // One is the map's.
+            read.is_some_and(|read| Arc::strong_count(read) > streams)
+        };
+        while !is_waited_for() {
+            thread::yield_now();
+        }
+    }
+
+    /// Streams that ask while a unit is read wait for that; where it fails, each of them reads, and none waits for another one.
     #[test]
-    fn a_unit_is_read_by_one_stream_at_a_time() {
-        for (first, more) in [(Ok([1; 32]), 0), (Err("a fault"), 1)] {
+    fn a_unit_is_read_by_one_stream_for_all() {
+        for (first, more) in [(Ok([1; 32]), 0), (Err("a fault"), 2)] {
             let hashed = &Hashed::default();
             let reads = &AtomicU32::new(0);
+            let both_read = &Barrier::new(2);
             let (begun, begins) = channel();
-            let (asks, asked) = channel();
             thread::scope(|scope| {
                 let reading = scope.spawn(move || {
                     hashed.get_or_read(unit(1), || {
                         begun.send(()).unwrap();
-                        (0..2).for_each(|_| asked.recv().unwrap());
-                        // They wait by now, mostly.
-                        (0..100).for_each(|_| thread::yield_now());
+                        until_waited_for(hashed, unit(1), 2);
                         first
                     })
                 });
                 begins.recv().unwrap();
-                let waiting = [asks.clone(), asks].map(|asks| {
+                let waiting = [(); 2].map(|()| {
                     scope.spawn(move || {
-                        asks.send(()).unwrap();
                         hashed.get_or_read(unit(1), || {
                             reads.fetch_add(1, Ordering::Relaxed);
+                            both_read.wait();
                             Ok::<_, &str>([1; 32])
                         })
                     })
@@ -218,6 +250,7 @@ mod tests {
             });
             begins.recv().unwrap();
             let waiting = scope.spawn(|| ask(hashed, unit(1), 2));
+            until_waited_for(hashed, unit(1), 1);
             hashed.stop();
             assert_eq!(waiting.join().unwrap(), (None, false));
             goes_on.send(()).unwrap();

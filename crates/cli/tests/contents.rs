@@ -245,6 +245,7 @@ fn a_source_is_hashed_once_for_all_copies() {
         .args(["copy", "--delta", "image", "one", "--also-to", "two"])
         .output()
         .unwrap();
+    assert!(output.status.success(), "{output:?}");
     let said = String::from_utf8(output.stdout).unwrap();
     let read = said.trim().strip_prefix("rchar: ").map(str::parse::<u64>);
     let read = read.unwrap_or_else(|| panic!("{said}")).unwrap();
