@@ -136,6 +136,7 @@ mod tests {
     use std::sync::atomic::AtomicU32;
     use std::sync::mpsc::channel;
     use std::thread;
+    use std::time::{Duration, Instant};
 
     use super::*;
 
@@ -193,7 +194,9 @@ mod tests {
             // One is the map's.
             read.is_some_and(|read| Arc::strong_count(read) > streams)
         };
+        let until = Instant::now() + Duration::from_secs(60);
         while !is_waited_for() {
+            assert!(Instant::now() < until, "fewer than {streams} wait");
             thread::yield_now();
         }
     }

@@ -403,7 +403,7 @@ pub struct Absent {
     pub reason: String,
 }
 
-/// Units that follow of which a provider hears: it gets fewer ready.
+/// Units after the first that a provider is given: it reads fewer early.
 const AHEAD_MAX: usize = 256;
 
 /// The units whose turn it is and that follow, as [`Provider::granted`] wants them.

@@ -125,7 +125,8 @@ fn hashes_come_without_bytes() {
     }
 }
 
-/// Providers hear the hash of what is sent with one. For a hash alone the provider is asked: where it knows the hash, the unit is not read.
+/// A provider is given the hash of each unit that is sent with one. For a hash alone it is asked first: where it knows the hash, the unit is
+/// not read.
 #[test]
 fn known_hashes_are_not_computed() {
     let asked = |id, range: Range, digest| Grant {

@@ -351,7 +351,7 @@ impl Receiving {
                 && !self.is_second_down(**node)
                 && lane.is_some_and(|lane| self.ledger.rails(*lane).next().is_some())
         };
-        // The same for all receivers, as a holder reads a unit for one of them; all holders in turn, as reading takes their disks.
+        // The same holder for all receivers, so that the unit is read once; others for other units, so that holders share the reading.
         let rank = |node: u32| {
             let is_stream_more = self.has_many_seconds() && !self.is_second(node);
             (is_stream_more, mix(range.start ^ u64::from(node)))

@@ -25,7 +25,7 @@ mod sample;
 /// Holders that a sample is asked of: each costs a stream and a thread at both ends.
 const SECONDS_MAX: usize = 4;
 
-/// Holders, those of samples among them, from which on others are asked only where none of them has a unit that receivers hand on.
+/// A receiver that asks so many holders, those of samples among them, asks another one only about units that none of these has.
 pub(super) const SECONDS_MANY: usize = 16;
 
 /// Bytes and units asked for and not answered, for each holder: enough to keep a disk busy, and what fellow receivers of 10 Gbit/s
