@@ -157,6 +157,7 @@ impl Receiving {
             self.lost.insert(sender);
             let text = format!("{} is lost ({reason})", self.peer_name(lane));
             self.troubles.gone(sender, text);
+            self.go_on_without(sender);
         }
         Some(is_gone)
     }

@@ -345,16 +345,13 @@ impl Receiving {
         holders: &[u32],
         but: &BTreeSet<u32>,
     ) -> Option<u32> {
-        let may = |node: &&u32| {
-            let lane = self.lane_of.get(*node);
-            !but.contains(*node)
-                && !self.is_second_down(**node)
-                && lane.is_some_and(|lane| self.ledger.rails(*lane).next().is_some())
-        };
+        let may = |node: &&u32| !but.contains(*node) && self.can_be_asked(**node);
         // The same holder for all receivers, so that the unit is read once; others for other units, so that holders share the reading.
+        let has_many = self.has_many_seconds();
         let rank = |node: u32| {
-            let is_stream_more = self.has_many_seconds() && !self.is_second(node);
-            (is_stream_more, mix(range.start ^ u64::from(node)))
+            let is_stream_more = has_many && !self.is_second(node);
+            let turn = mix(range.start ^ u64::from(node));
+            (self.is_late(node), is_stream_more, turn)
         };
         let able = holders.iter().filter(may).copied();
         let origin = able.min_by_key(|node| rank(*node))?;
@@ -367,9 +364,11 @@ impl Receiving {
         let Some(unit) = self.relays.units.get_mut(&range.start) else {
             return;
         };
-        if unit.range != range || unit.origin != origin || unit.digest.is_some() {
+        if unit.range != range || !unit.asked.contains(&origin) || unit.digest.is_some() {
             return;
         }
+        // The first of those that were asked.
+        unit.origin = origin;
         unit.digest = Some(digest);
         let lanes = self.relays.all.keys();
         let lanes = lanes.filter_map(|node| self.lane_of.get(node).copied());
@@ -383,36 +382,46 @@ impl Receiving {
         }
     }
 
-    /// A holder does not say what the hash of a unit is. Whether it was asked for a fellow receiver's sake: another one is asked.
-    pub(super) fn vouch_again(&mut self, origin: u32, range: Range) -> bool {
+    /// A holder does not say what the hash of a unit is: another one is asked, where it was asked for a fellow receiver's sake.
+    pub(super) fn vouch_again(&mut self, origin: u32, range: Range) {
+        let unit = self.relays.find(range);
+        let is_open = |unit: &&Unit| unit.origin == origin && unit.digest.is_none();
+        if unit.filter(is_open).is_some() && !self.ask_next(range, &BTreeSet::new()) {
+            // The fellow receiver is not asked for it then.
+            self.relays.remove(range.start);
+        }
+    }
+
+    /// Asks a holder about a unit that was not asked, and is none of these. False where there is none.
+    fn ask_next(&mut self, range: Range, but: &BTreeSet<u32>) -> bool {
         let Some(unit) = self.relays.find(range) else {
             return false;
         };
-        if unit.origin != origin || unit.digest.is_some() {
-            return false;
-        }
-        let but = unit.asked.clone();
+        let but = unit.asked.union(but).copied().collect();
         let run = self.ledger.ready_around(range);
         let holders = run.map(|run| run.holders.clone()).unwrap_or_default();
         let holders = holders.iter().filter(|lane| !self.ledger.is_relay(**lane));
         let holders: Vec<u32> = holders.map(|lane| self.node_of(*lane)).collect();
-        match self.ask_origin(range, &holders, &but) {
-            Some(next) => {
-                if let Some(unit) = self.relays.units.get_mut(&range.start) {
-                    unit.origin = next;
-                    unit.asked.insert(next);
-                }
-            }
-            // The fellow receiver is not asked for it then.
-            None => self.relays.remove(range.start),
+        let next = self.ask_origin(range, &holders, &but);
+        let unit = self.relays.units.get_mut(&range.start);
+        if let Some((unit, next)) = unit.zip(next) {
+            unit.origin = next;
+            unit.asked.insert(next);
         }
-        true
+        next.is_some()
     }
 
     /// A holder cannot be asked any more.
     pub(super) fn vouch_without(&mut self, origin: u32) {
         for range in self.relays.open_at(origin) {
             self.vouch_again(origin, range);
+        }
+    }
+
+    /// A holder is late to answer: others are asked, but for those that are late, too.
+    pub(super) fn vouch_elsewhere(&mut self, origin: u32, late: &BTreeSet<u32>) {
+        for range in self.relays.open_at(origin) {
+            self.ask_next(range, late);
         }
     }
 

@@ -27,8 +27,8 @@ fn hash(range: Range) -> [u8; 32] {
     [(range.start / CHUNK_LEN) as u8; 32]
 }
 
-/// A node that is to fetch chunks `direct` from the holder and `relayed` from the fellow receiver.
-fn receiving(direct: std::ops::Range<u64>, relayed: std::ops::Range<u64>) -> Receiving {
+/// A node is to fetch chunks `direct` from the holder and `relayed` from the fellow receiver.
+fn plan(direct: std::ops::Range<u64>, relayed: std::ops::Range<u64>) -> Plan {
     let peer = |node, relays| Peer {
         node,
         name: format!("n{node}"),
@@ -44,15 +44,23 @@ fn receiving(direct: std::ops::Range<u64>, relayed: std::ops::Range<u64>) -> Rec
         ..Run::default()
     };
     let runs = [run(direct, None), run(relayed, Some(RELAY))];
-    let plan = Plan {
+    Plan {
         peers: vec![peer(ORIGIN, false), peer(RELAY, true)],
         runs: runs.into_iter().filter(|run| run.length > 0).collect(),
         ..Plan::default()
-    };
+    }
+}
+
+fn begin(plan: &Plan) -> Receiving {
     let mut receiving = Receiving::new(64 << 20, 1, START);
     receiving.compare(Compare::Sample, 7);
-    receiving.handle_plan(&plan, START, &unit_at);
+    receiving.handle_plan(plan, START, &unit_at);
     receiving
+}
+
+/// A node that is to fetch chunks `direct` from the holder and `relayed` from the fellow receiver.
+fn receiving(direct: std::ops::Range<u64>, relayed: std::ops::Range<u64>) -> Receiving {
+    begin(&plan(direct, relayed))
 }
 
 fn take(receiving: &mut Receiving, lane: LaneId, now: Instant) -> Vec<Range> {
@@ -331,6 +339,73 @@ fn another_holder_is_asked() {
     asked(&mut receiving);
     assert_eq!(down.len(), 2);
     assert_eq!(take(&mut receiving, TO_RELAY, START), []);
+}
+
+/// A holder takes questions and does not answer: after a while others are asked, about what is new at once, and its answer counts
+/// still. Where all are silent none is asked twice. One that is lost is not waited for.
+#[test]
+fn one_that_does_not_answer_in_time_is_not_waited_for() {
+    const SILENT: u32 = 2;
+    const UNITS: std::ops::Range<u64> = 1..17;
+    let ask = |receiving: &mut Receiving, node: u32| match receiving.next_digests(node) {
+        Ask::Units(units) => units,
+        Ask::Wait | Ask::Closed => Vec::new(),
+    };
+    let start = || {
+        let mut plan = plan(0..1, UNITS);
+        plan.peers.push(Peer {
+            node: SILENT,
+            name: "n2".into(),
+            ..Peer::default()
+        });
+        plan.runs[1].spares = vec![SILENT];
+        let mut receiving = begin(&plan);
+        let units = Range::new(chunk(UNITS.start).start, chunk(UNITS.end).start);
+        receiving.handle_announced(TO_RELAY, &[units], START, &unit_at);
+        let asked = ask(&mut receiving, SILENT);
+        assert!((4..16).contains(&asked.len()), "{asked:?}");
+        (receiving, asked)
+    };
+    let sorted = |units: Vec<Range>| units.iter().map(|unit| unit.start).collect::<BTreeSet<_>>();
+
+    let (mut receiving, silent) = start();
+    let others = answer(&mut receiving, START);
+    assert_eq!(others.len() + silent.len(), 16);
+    let patient = START + SECOND;
+    receiving.handle_timer(patient);
+    assert_eq!(answer(&mut receiving, patient), []);
+    let late = START + SECOND * 3;
+    receiving.handle_timer(late);
+    let again = ask(&mut receiving, ORIGIN);
+    assert_eq!(sorted(again.clone()), sorted(silent.clone()));
+    // What is new is asked of the other one.
+    let fresh = (100..120).map(chunk);
+    let holders = [ORIGIN, SILENT];
+    let mut ask_new = |unit| receiving.ask_origin(unit, &holders, &BTreeSet::new());
+    assert!(fresh.clone().all(|unit| ask_new(unit) == Some(ORIGIN)));
+    // Whoever answers first is the one that is named.
+    let (first, second) = (silent[0], silent[1]);
+    receiving.handle_digest(SILENT, first, hash(first), late);
+    receiving.handle_digest(ORIGIN, first, [9; 32], late);
+    receiving.handle_digest(ORIGIN, second, hash(second), late);
+    for (unit, origin) in [(first, SILENT), (second, ORIGIN)] {
+        assert!(receiving.is_true(TO_RELAY, unit, Some(hash(unit))));
+        assert_eq!(receiving.origin_of(TO_RELAY, unit), origin);
+    }
+    // When it has answered all it is one like others.
+    for unit in &silent[1..] {
+        receiving.handle_digest(SILENT, *unit, hash(*unit), late);
+    }
+    let mut ask_new = |unit| receiving.ask_origin(unit, &holders, &BTreeSet::new());
+    assert!(fresh.clone().any(|unit| ask_new(unit) == Some(SILENT)));
+
+    let (mut receiving, silent) = start();
+    ask(&mut receiving, ORIGIN);
+    receiving.handle_timer(late);
+    assert_eq!(ask(&mut receiving, ORIGIN), []);
+    assert_eq!(ask(&mut receiving, SILENT), []);
+    receiving.handle_lane_down(LaneId(2), "killed");
+    assert_eq!(sorted(ask(&mut receiving, ORIGIN)), sorted(silent));
 }
 
 /// All receivers ask one holder about a unit, which reads it for the first of them, and all holders in turn. Where there are many, a

@@ -20,6 +20,7 @@ use crate::control::{self, Run};
 use crate::ledger::LaneId;
 use crate::mix::mix;
 
+mod late;
 mod sample;
 
 /// Holders that a sample is asked of: each costs a stream and a thread at both ends.
@@ -168,8 +169,15 @@ struct Second {
     is_of_sample: bool,
 }
 
-/// A unit that a holder is asked about, and what was delivered by whom: told where the whole is compared, else the unit is open.
-type Asked = (Range, Option<(u32, [u8; 32])>);
+/// A unit that a holder is asked about.
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    range: Range,
+    // Since when.
+    at: Instant,
+    // What was delivered by whom: known where the whole is compared, else the unit is open.
+    delivered: Option<(u32, [u8; 32])>,
+}
 
 /// See the module documentation.
 #[derive(Debug, Default)]
@@ -190,6 +198,8 @@ pub(super) struct Replicas {
     has_several: bool,
     // When the last byte came.
     complete_at: Option<Instant>,
+    // When late holders were looked for.
+    looked_at: Instant,
 }
 
 /// Whether any bytes of these runs have several holders.
@@ -323,12 +333,12 @@ impl Receiving {
         };
         self.replicas.open.insert(range.start, open);
         let sender = self.origin_of(lane, range);
-        self.ask_another(range.start, Some(sender));
+        self.ask_another(range.start, &BTreeSet::from([sender]));
         self.call_seconds();
     }
 
-    /// Asks one more holder about an open unit. False when there is none.
-    fn ask_another(&mut self, start: u64, but: Option<u32>) -> bool {
+    /// Asks one more holder about an open unit, none of these. False when there is none.
+    fn ask_another(&mut self, start: u64, but: &BTreeSet<u32>) -> bool {
         let Some(open) = self.replicas.open.get(&start) else {
             return false;
         };
@@ -342,8 +352,8 @@ impl Receiving {
         let may = |node: &&u32| {
             let known = seconds.get(node);
             (known.is_some() || has_room)
-                && !known.is_some_and(|second| second.is_down)
-                && Some(**node) != but
+                && self.can_be_asked(**node)
+                && !but.contains(*node)
                 && !spoke(**node)
                 && !open.asked.contains(node)
         };
@@ -354,6 +364,7 @@ impl Receiving {
                 lane.is_some_and(|&lane| self.spares.has_called(lane))
             };
             match seconds.contains_key(&node) {
+                true if self.is_late(node) => 3,
                 true => 0,
                 false if is_called() => 1,
                 false => 2,
@@ -387,19 +398,27 @@ impl Receiving {
 
     /// Whether so many holders are asked for hashes that each more is a stream too many.
     pub(super) fn has_many_seconds(&self) -> bool {
-        self.replicas.seconds.len() >= SECONDS_MANY
+        let seconds = self.replicas.seconds.values();
+        seconds.filter(|second| !second.is_down).count() >= SECONDS_MANY
     }
 
-    /// Whether a holder cannot be asked any more.
-    pub(super) fn is_second_down(&self, node: u32) -> bool {
+    /// Whether a holder can be asked for hashes.
+    pub(super) fn can_be_asked(&self, node: u32) -> bool {
         let second = self.replicas.seconds.get(&node);
-        second.is_some_and(|second| second.is_down)
+        let lane = self.lane_of.get(&node);
+        !second.is_some_and(|second| second.is_down)
+            && lane.is_some_and(|lane| self.is_reachable(*lane))
     }
 
     /// Asks a holder for the hash of a unit.
     pub(super) fn ask_second(&mut self, node: u32, range: Range) {
+        let asked = Asked {
+            range,
+            at: self.now,
+            delivered: None,
+        };
         let second = self.replicas.seconds.entry(node).or_default();
-        second.queue.push_back((range, None));
+        second.queue.push_back(asked);
         if std::mem::take(&mut second.is_idle) {
             self.events.push_back(Event::Wake);
         }
@@ -456,7 +475,7 @@ impl Receiving {
         let speakers = open.opinions.len();
         let mut waits = !open.asked.is_empty();
         if !waits && speakers < 3 {
-            waits = self.ask_another(start, None);
+            waits = self.ask_another(start, &BTreeSet::new());
         }
         if waits {
             return self.call_seconds();
@@ -482,7 +501,7 @@ impl Receiving {
         let mut bytes: u64 = second
             .outstanding
             .iter()
-            .map(|(range, _)| range.len())
+            .map(|asked| asked.range.len())
             .sum();
         let held = self.replicas.holdings.get(&node);
         let is_held = |range| held.is_some_and(|held: &RangeSet| held.contains_range(range));
@@ -499,12 +518,16 @@ impl Receiving {
                 let Some(from) = from.filter(|from| *from != node && is_held(range)) else {
                     continue;
                 };
-                (range, Some((from, digest)))
+                Asked {
+                    range,
+                    at: self.now,
+                    delivered: Some((from, digest)),
+                }
             } else {
                 break;
             };
-            bytes += ask.0.len();
-            units.push(ask.0);
+            bytes += ask.range.len();
+            units.push(ask.range);
             second.outstanding.push(ask);
         }
         second.is_idle = second.outstanding.is_empty();
@@ -561,7 +584,8 @@ impl Receiving {
         }
         let is_compared =
             self.replicas.open.contains_key(&range.start) || self.replicas.mode == Compare::Whole;
-        if self.vouch_again(node, range) && !is_compared {
+        self.vouch_again(node, range);
+        if !is_compared {
             return self.call_seconds();
         }
         let name = self.name_of(node);
@@ -594,8 +618,7 @@ impl Receiving {
         }
         second.queue.clear();
         second.outstanding.clear();
-        self.vouch_without(node);
-        self.call_seconds();
+        self.go_on_without(node);
         // Its loss has a note of its own.
         if !self.lost.contains(&node) && self.replicas.has_several {
             let name = self.name_of(node);
@@ -603,19 +626,14 @@ impl Receiving {
                 "{name} was not compared with other replicas any more: {reason}"
             ));
         }
-        let open = self.replicas.open.values();
-        let waiting = open.filter(|open| open.asked.contains(&node));
-        for start in waiting.map(|open| open.range.start).collect::<Vec<_>>() {
-            self.no_answer(node, start);
-        }
         self.check_progress();
     }
 
     fn answered(&mut self, node: u32, range: Range) -> Option<Option<(u32, [u8; 32])>> {
         let second = self.replicas.seconds.get_mut(&node)?;
         let asked = &mut second.outstanding;
-        let at = asked.iter().position(|(other, _)| *other == range)?;
-        Some(asked.remove(at).1)
+        let at = asked.iter().position(|asked| asked.range == range)?;
+        Some(asked.remove(at).delivered)
     }
 
     /// Another holder is asked in the place of one that does not answer.
@@ -628,7 +646,7 @@ impl Receiving {
         if open.is_delivered {
             self.settle(start);
         } else if open.asked.is_empty() {
-            self.ask_another(start, None);
+            self.ask_another(start, &BTreeSet::new());
             self.call_seconds();
         }
     }

@@ -275,6 +275,72 @@ fn silence_fails_nothing() {
     }
 }
 
+/// A sample does not wait for a holder that is lost, and not for long for one that is silent, where others can be asked.
+#[test]
+fn others_are_compared_instead() {
+    const SILENT: u32 = 1;
+    let at = |seconds: u64| START + SECOND * seconds;
+    let cases = [(true, 3), (true, 2), (false, 3)];
+    let mut asked = BTreeSet::new();
+    for ((is_lost, nodes), seed) in cases
+        .into_iter()
+        .flat_map(|case| (0..8).map(move |seed| (case, seed)))
+    {
+        let mut receiving = receiving(Compare::Sample, seed, &plan(nodes, 63));
+        let mut end = End::default();
+        let mut questions = 0;
+        let mut answer = |receiving: &mut Receiving, end: &mut End, now| {
+            end.take(receiving);
+            for node in end.called.clone() {
+                let Ask::Units(units) = receiving.next_digests(node) else {
+                    continue;
+                };
+                if node == SILENT {
+                    questions += units.len();
+                    continue;
+                }
+                for range in units {
+                    receiving.handle_digest(node, range, RIGHT, now);
+                }
+            }
+            end.take(receiving);
+        };
+        // All is received a while after the start; the wait for answers is in proportion.
+        for lane in (0..nodes).map(LaneId) {
+            while let Take::Units(units) = receiving.take(lane, 0, at(20), &unit_at) {
+                for unit in units {
+                    answer(&mut receiving, &mut end, at(20));
+                    receiving.handle_unit(lane, unit.range, Some(RIGHT), at(20));
+                }
+            }
+        }
+        answer(&mut receiving, &mut end, at(20));
+        if end.complete {
+            // Others were asked about all.
+            continue;
+        }
+        asked.insert((is_lost, nodes));
+        let until = match is_lost {
+            true => {
+                receiving.handle_lane_down(LaneId(SILENT), "silent");
+                at(20)
+            }
+            false => {
+                receiving.handle_timer(at(21));
+                answer(&mut receiving, &mut end, at(21));
+                assert!(!end.complete);
+                receiving.handle_timer(at(22));
+                at(22)
+            }
+        };
+        answer(&mut receiving, &mut end, until);
+        assert!(end.complete && questions > 0, "{is_lost} {nodes} {end:?}");
+        assert!(!end.notes.concat().contains("no answer"), "{end:?}");
+        assert_eq!(receiving.compared().units > 0, nodes > 2);
+    }
+    assert_eq!(asked, cases.into());
+}
+
 /// A holder that the master says is lost, or is released, has the master's note: this node has none to add.
 #[test]
 fn what_the_master_notes_is_noted_once() {

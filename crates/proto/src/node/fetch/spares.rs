@@ -153,6 +153,7 @@ impl Receiving {
         }
         self.spares.looked_at = now;
         self.end_patience(now);
+        self.ask_elsewhere(now);
         self.spares.behind = !self.spares.fixed && self.is_behind(now);
         let passed = now.since(self.watch.start_at());
         if self.spares.behind || (self.spares.exploring && passed > EXPLORE_TIME) {
