@@ -34,6 +34,8 @@ pub(crate) struct Around<'a> {
     pub mail: &'a mut Mail,
     pub ways: &'a Ways,
     pub dead: &'a [bool],
+    /// Nodes that send and take nothing, and until when.
+    pub paused: &'a BTreeMap<u32, Instant>,
     /// Disks by number, and that of this agent.
     pub disks: &'a mut BTreeMap<u32, Disk>,
     pub disk_of: u32,

@@ -262,6 +262,7 @@ impl<'a> World<'a> {
             mail: &mut self.mail,
             ways: &self.ways,
             dead: &self.dead,
+            paused: &self.paused,
             disks: &mut *self.disks,
             disk_of,
             bases: &self.bases,

@@ -148,6 +148,20 @@ fn a_slow_receiver_holds_nobody() {
     }
 }
 
+/// One of two senders falls silent: it takes questions and does not answer. The other one answers in its place after a while. What is lost
+/// is that, its uplink, and the wait for its part of the sample.
+#[test]
+fn a_silent_sender_holds_no_relays() {
+    const LEN: u64 = 128 * MIB;
+    let speeds = vec![Speed::both(LINK); 6];
+    let scenario = copies(2, 4, LEN, speeds).declared().relayed();
+    let undisturbed = moving(&scenario.run());
+    let rests = Change::PausedUntil(SECOND * 600);
+    let disturbed = moving(&scenario.then(SECOND * 2, 0, rests).run());
+    println!("{undisturbed:.2} s; one sender silent after 2 s: {disturbed:.2} s");
+    assert!(disturbed < undisturbed + 8.0, "{disturbed} s");
+}
+
 /// A receiver that lies is named, and only what it has itself may be wrong.
 #[test]
 fn liars_are_named() {

@@ -99,6 +99,11 @@ impl Receiver {
     fn hear_answers(&mut self, around: &Around<'_>) {
         let now = around.now;
         let asked = &mut self.asked;
+        for (at, node, _) in &mut asked.answers {
+            if let Some(until) = around.paused.get(node) {
+                *at = (*at).max(*until);
+            }
+        }
         let (due, later) = asked.answers.drain(..).partition(|(at, ..)| *at <= now);
         asked.answers = later;
         let due: Vec<(Instant, u32, Range)> = due;
