@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use ropewalk_model::Range;
+use ropewalk_model::{Digester, Range};
 
 use crate::LaneError;
 use crate::half::{
@@ -133,6 +133,14 @@ impl From<LaneError> for Failed {
     }
 }
 
+/// Hashes a piece of a unit that has so many bytes left.
+fn update(hasher: &mut Digester, piece: &[u8], left: u64) {
+    match piece.len() as u64 == left {
+        true => drop(hasher.finish(piece)),
+        false => hasher.update(piece),
+    }
+}
+
 impl Local {
     /// One unit, from the source to the landing; its hash, where that is wanted.
     fn unit(
@@ -143,18 +151,18 @@ impl Local {
         if grant.digest {
             return self.digest(grant).map(Some);
         }
-        let mut hasher = grant.hash.then(blake3::Hasher::new);
+        let mut hasher = grant.hash.then(Digester::default);
         let mut at = grant.range.start;
         while at < grant.range.end {
             let asked = self.piece_at(grant, at)?;
             let hash = |bytes: &[u8]| {
                 if let Some(hasher) = &mut hasher {
-                    hasher.update(bytes);
+                    update(hasher, bytes, grant.range.end - at);
                 }
             };
             at += self.carry(grant.space, asked, landing, hash)? as u64;
         }
-        let hash = hasher.map(|hasher| *hasher.finalize().as_bytes());
+        let hash = hasher.map(|mut hasher| hasher.get());
         if let Some(hash) = &hash {
             self.provider.hashed(grant.space, grant.range, hash);
         }
@@ -196,16 +204,14 @@ impl Local {
 
     /// Reads a unit for its hash.
     fn hash(&mut self, grant: &Grant) -> Result<[u8; 32], Failed> {
-        let mut hasher = blake3::Hasher::new();
+        let mut hasher = Digester::default();
         let mut at = grant.range.start;
         while at < grant.range.end {
             let asked = self.piece_at(grant, at)?;
-            let hash = |bytes: &[u8]| {
-                hasher.update(bytes);
-            };
+            let hash = |bytes: &[u8]| update(&mut hasher, bytes, grant.range.end - at);
             at += self.look(grant.space, asked, hash)? as u64;
         }
-        Ok(*hasher.finalize().as_bytes())
+        Ok(hasher.get())
     }
 
     /// Moves a piece; how many of its bytes that were.

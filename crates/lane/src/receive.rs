@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use std::io::IoSlice;
 use std::time::{Duration, Instant};
 
-use ropewalk_model::Range;
+use ropewalk_model::{Digester, Range};
 use ropewalk_proto::wire::{
     FrameHeader, FrameKind, HASH_LEN, HEADER_LEN, HELD_RANGE_LEN, HELD_RANGES_MAX, decode_held,
     flags,
@@ -43,7 +43,7 @@ struct Unit {
     grant: Grant,
     /// Offset of the next byte.
     at: u64,
-    hasher: Option<Box<blake3::Hasher>>,
+    hasher: Option<Digester>,
     damage: Option<String>,
 }
 
@@ -275,7 +275,7 @@ impl<W: Wire> Receiver<W> {
                 return Err(LaneError::Unexpected(text));
             }
             let grant = self.bring_to_front(header.grant)?;
-            let hasher = grant.hash.then(Box::default);
+            let hasher = grant.hash.then(Digester::default);
             self.unit = Some(Unit {
                 grant,
                 at: grant.range.start,
@@ -362,7 +362,7 @@ impl<W: Wire> Receiver<W> {
                 reason,
             });
         }
-        let digest = unit.hasher.map(|hasher| *hasher.finalize().as_bytes());
+        let digest = unit.hasher.map(|mut hasher| hasher.get());
         Some(Received::Unit {
             grant: unit.grant,
             digest,

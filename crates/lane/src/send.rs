@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use ropewalk_model::Range;
+use ropewalk_model::{Digester, Range, digest};
 use ropewalk_proto::wire::{
     FrameHeader, FrameKind, HASH_LEN, HEADER_LEN, SPACE_DATA, TAG_LEN, encode_held, flags,
 };
@@ -259,7 +259,7 @@ impl<W: Wire> Sender<W> {
                 provider.look(grant.space, grant.range.start, bytes)?;
             }
             *unlooked += length;
-            Ok(*blake3::hash(bytes).as_bytes())
+            Ok(digest(bytes))
         };
         let hash = match provider.hash(grant.space, grant.range, &mut read) {
             Ok(hash) => hash,
@@ -283,7 +283,7 @@ impl<W: Wire> Sender<W> {
         if grant.digest {
             return self.digest(provider, grant);
         }
-        let mut hasher = grant.hash.then(blake3::Hasher::new);
+        let mut hasher = grant.hash.then(Digester::default);
         let mut at = grant.range.start;
         loop {
             let left = Range::new(at, grant.range.end);
@@ -322,8 +322,8 @@ impl<W: Wire> Sender<W> {
             self.link.seen.frames += 1;
             self.link.seen.payload += length as u64;
             if last {
-                if let Some(hasher) = hasher {
-                    provider.hashed(grant.space, grant.range, hasher.finalize().as_bytes());
+                if let Some(mut hasher) = hasher {
+                    provider.hashed(grant.space, grant.range, &hasher.get());
                 }
                 self.link.seen.units += 1;
                 return Ok(());
@@ -395,7 +395,7 @@ impl<W: Wire> Sender<W> {
         &mut self,
         header: &FrameHeader,
         way: Way<'_>,
-        hasher: Option<&mut blake3::Hasher>,
+        hasher: Option<&mut Digester>,
     ) -> Result<(), LaneError> {
         let Guard::Plain(check) = self.guard else {
             return Ok(());
@@ -409,12 +409,12 @@ impl<W: Wire> Sender<W> {
         let compute = |bytes: &[u8]| {
             sum.update(bytes);
             if let Some(hasher) = hasher {
-                hasher.update(bytes);
                 if header.flags & flags::HASH != 0 {
-                    let hash = *hasher.finalize().as_bytes();
+                    let hash = hasher.finish(bytes);
                     sum.update(&hash);
                     return Some(hash);
                 }
+                hasher.update(bytes);
             }
             None
         };
@@ -459,7 +459,7 @@ impl<W: Wire> Sender<W> {
         provider: &dyn Provider,
         header: &FrameHeader,
         length: usize,
-        hasher: Option<&mut blake3::Hasher>,
+        hasher: Option<&mut Digester>,
     ) -> Result<Result<(), Absent>, LaneError> {
         let body = body_len(header);
         let total = HEADER_LEN + body + self.guard.trailer_len();
@@ -474,10 +474,12 @@ impl<W: Wire> Sender<W> {
             return Ok(Err(absent));
         }
         if let Some(hasher) = hasher {
-            hasher.update(payload);
-            if body > length {
-                frame[HEADER_LEN + length..HEADER_LEN + body]
-                    .copy_from_slice(hasher.finalize().as_bytes());
+            match body > length {
+                true => {
+                    let hash = hasher.finish(payload);
+                    frame[HEADER_LEN + length..HEADER_LEN + body].copy_from_slice(&hash);
+                }
+                false => hasher.update(payload),
             }
         }
         self.guard.close(frame);

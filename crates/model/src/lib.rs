@@ -9,6 +9,7 @@
 pub mod class;
 pub mod contents;
 pub mod date;
+pub mod digest;
 pub mod host_list;
 pub mod journal;
 pub mod layout;
@@ -26,6 +27,7 @@ pub mod units;
 
 pub use class::{Class, DemandTable, OpenPairs, uncovered};
 pub use date::format_time;
+pub use digest::{Digester, digest};
 pub use layout::{CHUNK_LEN, Layout, LayoutError, Piece, UNIT_LEN_MIN, unit_len};
 pub use link::{Link, NodeSet, add_links};
 pub use naming::{SpaceOfFile, WholeFiles, space_needed};

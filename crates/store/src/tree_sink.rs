@@ -155,6 +155,8 @@ struct Tree {
     early: early::Early,
     /// Files whose space could not be reserved when they were made.
     unreserved: Mutex<HashSet<u32>>,
+    /// Whether one sync of the file system is as good as one of each file; asked once.
+    syncs_whole: OnceLock<bool>,
     /// Held while a long file is made, until its space is reserved.
     reserving: Mutex<()>,
     /// Whether new entries of the stage get ACLs from a folder above it.
@@ -421,6 +423,7 @@ impl Tree {
             unmade: Mutex::default(),
             early: early::Early::default(),
             unreserved: Mutex::default(),
+            syncs_whole: OnceLock::new(),
             reserving: Mutex::default(),
             inherits_acl: OnceLock::new(),
         };
@@ -839,7 +842,8 @@ impl Target for Tree {
     }
 
     fn filesystem(&self) -> Option<&OwnedFd> {
-        let whole = |root: &&OwnedFd| FileSystem::of(root).is_some_and(FileSystem::syncs_whole);
-        self.root.as_ref().filter(whole)
+        let root = self.root.as_ref()?;
+        let is_whole = || FileSystem::of(root).is_some_and(FileSystem::syncs_whole);
+        self.syncs_whole.get_or_init(is_whole).then_some(root)
     }
 }

@@ -30,7 +30,9 @@ impl<W: Wire> Receiver<W> {
             let piece = PIECE_LEN.min(self.fragment_max).min(length - frame.landed);
             let offset = frame.header.offset + frame.landed as u64;
             let whole = frame.filled == 0 && self.ahead.held().len() >= piece;
-            let beyond = if frame.landed + piece == length {
+            let ends_frame = frame.landed + piece == length;
+            let is_last = ends_unit && ends_frame;
+            let beyond = if ends_frame {
                 tail + self.appetite(ends_unit)
             } else {
                 0
@@ -38,7 +40,7 @@ impl<W: Wire> Receiver<W> {
             let mut place = place(landing, space, offset, piece);
             if whole && place.is_none() {
                 let bytes: &[u8] = self.ahead.take(piece);
-                hash(&mut self.unit, bytes);
+                hash(self.unit.as_mut(), bytes, is_last);
                 write(landing, space, offset, bytes)?;
             } else {
                 let into = match &mut place {
@@ -64,7 +66,7 @@ impl<W: Wire> Receiver<W> {
                     continue;
                 }
                 frame.filled = 0;
-                hash(&mut self.unit, into);
+                hash(self.unit.as_mut(), into, is_last);
                 if place.is_none() {
                     write(landing, space, offset, &self.scratch[..piece])?;
                 }
@@ -148,9 +150,7 @@ impl<W: Wire> Receiver<W> {
                 unit.damage.get_or_insert_with(|| damage(header));
                 return false;
             }
-            if let Some(hasher) = &mut unit.hasher {
-                hasher.update(bytes);
-            }
+            hash(Some(unit), bytes, ends_unit);
             compare_hash(unit, hash_bytes);
             true
         };
@@ -238,15 +238,11 @@ impl<W: Wire> Receiver<W> {
         if let (Some(place), true) = (&mut place, body == length) {
             let (sealed, tag) = record.split_at(length);
             open.open_into(&frame.raw, sealed, tag, place)?;
-            if let Some(hasher) = &mut unit.hasher {
-                hasher.update(place);
-            }
+            hash(Some(unit), place, ends_unit);
         } else {
             open.open(&frame.raw, record)?;
             let payload = &record[..length];
-            if let Some(hasher) = &mut unit.hasher {
-                hasher.update(payload);
-            }
+            hash(Some(unit), payload, ends_unit);
             match place {
                 Some(place) => place.copy_from_slice(payload),
                 None if length == 0 => {}
@@ -313,9 +309,12 @@ fn fill<W: Wire>(
     Ok(true)
 }
 
-fn hash(unit: &mut Option<Unit>, bytes: &[u8]) {
-    if let Some(hasher) = unit.as_mut().and_then(|unit| unit.hasher.as_mut()) {
-        hasher.update(bytes);
+fn hash(unit: Option<&mut Unit>, bytes: &[u8], is_last: bool) {
+    if let Some(hasher) = unit.and_then(|unit| unit.hasher.as_mut()) {
+        match is_last {
+            true => drop(hasher.finish(bytes)),
+            false => hasher.update(bytes),
+        }
     }
 }
 
@@ -327,8 +326,8 @@ fn damage(header: &FrameHeader) -> String {
 }
 
 fn compare_hash(unit: &mut Unit, theirs: &[u8]) {
-    if let (Some(hasher), false) = (&unit.hasher, theirs.is_empty())
-        && hasher.finalize().as_bytes() != theirs
+    if let (Some(hasher), false) = (&mut unit.hasher, theirs.is_empty())
+        && hasher.get() != theirs
     {
         unit.damage
             .get_or_insert_with(|| "the unit's hash differs from the sender's".into());

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Release;
 use std::time::{Duration, Instant};
 
-use ropewalk_model::{Nanos, time};
+use ropewalk_model::{Nanos, digest, time};
 use ropewalk_proto::rapid::monitor::{Kind, Monitor};
 use ropewalk_proto::rapid::{
     Collect, DATAGRAM_HEADER_LEN, Datagram, DatagramKind, Overflow, Stray,
@@ -473,10 +473,7 @@ impl Receiver {
             // What is not asked for yet is not late.
             (self.arrived_at, self.delivered_at) = (None, None);
         }
-        let digest = unit
-            .grant
-            .hash
-            .then(|| *blake3::hash(&unit.bytes).as_bytes());
+        let digest = unit.grant.hash.then(|| digest(&unit.bytes));
         self.frames.link.seen.units += 1;
         let grant = unit.grant;
         if digest != unit.hash.filter(|_| grant.hash) {

@@ -5,7 +5,7 @@ use std::io;
 use std::net::{TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
 
-use ropewalk_model::{Nanos, time};
+use ropewalk_model::{Nanos, digest, time};
 use ropewalk_proto::rapid::{
     Blast, DATAGRAM_HEADER_LEN, Datagram, DatagramKind, FEEDBACK_LEN, Feedback, Follow, Pacer,
     Piece, Wanted, first_rate,
@@ -314,8 +314,7 @@ impl Sender {
                 provider.read(unit.space, unit.range.start, &mut bytes)?;
             }
             if unit.hash {
-                self.hashes
-                    .insert(unit.id, *blake3::hash(&bytes).as_bytes());
+                self.hashes.insert(unit.id, digest(&bytes));
             }
             self.current = Some((unit.id, bytes));
         }

@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
 use ropewalk_model::journal::{Adopt, Safe, Unit, keep_largest, pieces};
-use ropewalk_model::{CHUNK_LEN, Layout, Piece, Range, RangeSet};
+use ropewalk_model::{CHUNK_LEN, Layout, Piece, Range, RangeSet, digest};
 use rustix::fs::{AtFlags, Gid, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
@@ -234,7 +234,7 @@ impl Tree {
             let file = fs::File::from(opened);
             file.read_exact_at(&mut bytes, unit.range.start)
         });
-        matches!(read, Ok(Ok(()))) && *blake3::hash(&bytes).as_bytes() == unit.digest
+        matches!(read, Ok(Ok(()))) && digest(&bytes) == unit.digest
     }
 
     /// Takes the further names away that a commit that did not end has given to a file under its temporary name.

@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use ropewalk_model::contents::{Aim, Candidate, Chunk, Comparison};
-use ropewalk_model::{CHUNK_LEN, Layout, Range};
+use ropewalk_model::{CHUNK_LEN, Layout, Range, digest};
 use rustix::fs::{Advice, FileType, Mode, OFlags, Stat};
 
 use super::Tree;
@@ -327,7 +327,7 @@ impl Here<'_> {
             len = end;
         }
         let bytes = self.buffer.get(..len).filter(|bytes| !bytes.is_empty())?;
-        let hash = *blake3::hash(bytes).as_bytes();
+        let hash = digest(bytes);
         Some((bytes, hash))
     }
 }
