@@ -52,7 +52,7 @@ type Values = [[u8; HASH_LEN]; CHUNKS_MAX + PLACES_MAX];
 
 /// The chaining values of neighbours of one level: of chunks, or of parents, whose blocks are two values.
 ///
-/// * `values`: where they go; up to [`PLACES_MAX`] more are overwritten.
+/// * `values`: where they go; those of places that were filled up follow.
 fn of_level<'b, const N: usize>(
     mut inputs: impl ExactSizeIterator<Item = &'b [u8; N]>,
     values: &mut Values,
@@ -159,8 +159,9 @@ impl Digester {
         if let State::Empty = self.0 {
             self.0 = State::Parts(Box::default());
         }
-        if let State::Parts(hasher) = &mut self.0 {
-            hasher.update(bytes);
+        match &mut self.0 {
+            State::Parts(hasher) => drop(hasher.update(bytes)),
+            State::Empty | State::Done(_) => debug_assert!(false, "a part after the last one"),
         }
     }
 

@@ -148,8 +148,8 @@ fn a_slow_receiver_holds_nobody() {
     }
 }
 
-/// One of two senders falls silent: it takes questions and does not answer. The other one answers in its place after a while. What is lost
-/// is that, its uplink, and the wait for its part of the sample.
+/// One of two senders falls silent: it takes questions and does not answer. The other one answers in its place after a while. The transfer
+/// takes longer by this while, the lost uplink, and the wait for its part of the sample.
 #[test]
 fn a_silent_sender_holds_no_relays() {
     const LEN: u64 = 128 * MIB;

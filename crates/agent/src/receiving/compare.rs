@@ -163,7 +163,7 @@ impl Fetch {
         drop(state);
         let mut bytes = vec![0; range.len() as usize];
         let is_right = match sinks.read_back(range.start, &mut bytes) {
-            Ok(()) => blake3::hash(&bytes).as_bytes() == digest,
+            Ok(()) => ropewalk_model::digest(&bytes) == *digest,
             // Nothing lies there that could be wrong.
             Err(StoreError::NotKept { .. }) => true,
             Err(error) => return self.fail(error.to_string()),

@@ -260,7 +260,7 @@ impl Fetch {
             sinks
                 .read_back(range.start, &mut buffer)
                 .map_err(|error| error.to_string())?;
-            if blake3::hash(&buffer).as_bytes() != &digest {
+            if ropewalk_model::digest(&buffer) != digest {
                 return Err(format!(
                     "bytes {}-{} read back from the sink differ from what was written; check this host's disk and memory",
                     range.start,

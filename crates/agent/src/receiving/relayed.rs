@@ -120,9 +120,9 @@ impl Holder for Fetch {
         if sinks.look(range.start, &mut bytes).is_err() {
             return;
         }
-        let digest = blake3::hash(&bytes);
+        let digest = ropewalk_model::digest(&bytes);
         let mut state = self.state.lock();
-        if !state.node.fetch().is_as_received(range, digest.as_bytes()) {
+        if !state.node.fetch().is_as_received(range, &digest) {
             state.node.handle_rotten(&sinks.place(range));
             drop(state);
             self.changed.notify_all();

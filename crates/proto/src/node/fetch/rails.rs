@@ -129,11 +129,12 @@ impl Receiving {
     }
 
     pub(super) fn lane_down(&mut self, lane: LaneId, reason: &str) {
+        let was_finished = self.finished;
         let Some(is_gone) = self.lane_ends(lane, reason) else {
             return;
         };
         let name = self.peer_name(lane);
-        if !self.finished {
+        if !was_finished {
             self.note(match is_gone {
                 true if self.is_relayed(lane) => {
                     format!("{name}, which handed bytes on, is lost: {reason}")

@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ropewalk_model::{Instant, Range, RangeSet};
 
-use super::{Event, Receiving};
+use super::{Difference, Event, Receiving};
 use crate::control::Peer;
 use crate::ledger::{LaneId, ReadyRun, whole_units};
 use crate::mix::mix;
@@ -37,9 +37,10 @@ const UNITS_ELSEWHERE: usize = 4;
 struct Unit {
     range: Range,
     relay: u32,
-    // Who was asked for its hash last, all who were, and the answer.
+    // The holder that was asked for its hash last, or gave it; all that were asked; those that have not answered; the answer.
     origin: u32,
     asked: BTreeSet<u32>,
+    owing: BTreeSet<u32>,
     digest: Option<[u8; 32]>,
 }
 
@@ -142,11 +143,17 @@ impl Relays {
         self.all.remove(&relay);
     }
 
-    /// Units of which a holder was asked for the hash, and has not answered.
-    fn open_at(&self, origin: u32) -> Vec<Range> {
-        let units = self.units.values();
-        let open = units.filter(|unit| unit.digest.is_none() && unit.origin == origin);
+    /// Units whose hashes are not known, of which holders were asked that have not answered.
+    fn open_where(&self, is_meant: impl Fn(&BTreeSet<u32>) -> bool) -> Vec<Range> {
+        let open = self.units.values().filter(|unit| unit.digest.is_none());
+        let open = open.filter(|unit| is_meant(&unit.owing));
         open.map(|unit| unit.range).collect()
+    }
+
+    /// Whether the hash of a unit is not known, and this holder was asked for it.
+    pub fn is_owed(&self, range: Range, node: u32) -> bool {
+        let unit = self.find(range).filter(|unit| unit.digest.is_none());
+        unit.is_some_and(|unit| unit.owing.contains(&node))
     }
 }
 
@@ -323,6 +330,7 @@ impl Receiving {
                 relay: node,
                 origin,
                 asked: BTreeSet::from([origin]),
+                owing: BTreeSet::from([origin]),
                 digest: None,
             };
             self.relays.units.insert(range.start, unit);
@@ -364,7 +372,14 @@ impl Receiving {
         let Some(unit) = self.relays.units.get_mut(&range.start) else {
             return;
         };
-        if unit.range != range || !unit.asked.contains(&origin) || unit.digest.is_some() {
+        if unit.range != range || !unit.owing.remove(&origin) {
+            return;
+        }
+        if let Some(known) = unit.digest {
+            let first = unit.origin;
+            if known != digest && self.compares_holders() {
+                self.differ(Difference::between(self, range, &[first], &[origin]));
+            }
             return;
         }
         // The first of those that were asked.
@@ -384,9 +399,19 @@ impl Receiving {
 
     /// A holder does not say what the hash of a unit is: another one is asked, where it was asked for a fellow receiver's sake.
     pub(super) fn vouch_again(&mut self, origin: u32, range: Range) {
-        let unit = self.relays.find(range);
-        let is_open = |unit: &&Unit| unit.origin == origin && unit.digest.is_none();
-        if unit.filter(is_open).is_some() && !self.ask_next(range, &BTreeSet::new()) {
+        if !self.relays.is_owed(range, origin) {
+            return;
+        }
+        let Some(unit) = self.relays.units.get_mut(&range.start) else {
+            return;
+        };
+        unit.owing.remove(&origin);
+        let owing = unit.owing.clone();
+        if let Some(other) = owing.into_iter().find(|node| self.can_be_asked(*node)) {
+            if let Some(unit) = self.relays.units.get_mut(&range.start) {
+                unit.origin = other;
+            }
+        } else if !self.ask_next(range, &BTreeSet::new()) {
             // The fellow receiver is not asked for it then.
             self.relays.remove(range.start);
         }
@@ -407,20 +432,21 @@ impl Receiving {
         if let Some((unit, next)) = unit.zip(next) {
             unit.origin = next;
             unit.asked.insert(next);
+            unit.owing.insert(next);
         }
         next.is_some()
     }
 
     /// A holder cannot be asked any more.
     pub(super) fn vouch_without(&mut self, origin: u32) {
-        for range in self.relays.open_at(origin) {
+        for range in self.relays.open_where(|owing| owing.contains(&origin)) {
             self.vouch_again(origin, range);
         }
     }
 
-    /// A holder is late to answer: others are asked, but for those that are late, too.
-    pub(super) fn vouch_elsewhere(&mut self, origin: u32, late: &BTreeSet<u32>) {
-        for range in self.relays.open_at(origin) {
+    /// Of these holders none answers in time: others are asked as well about what only they were asked.
+    pub(super) fn vouch_elsewhere(&mut self, late: &BTreeSet<u32>) {
+        for range in self.relays.open_where(|owing| owing.is_subset(late)) {
             self.ask_next(range, late);
         }
     }

@@ -383,21 +383,42 @@ fn one_that_does_not_answer_in_time_is_not_waited_for() {
     let holders = [ORIGIN, SILENT];
     let mut ask_new = |unit| receiving.ask_origin(unit, &holders, &BTreeSet::new());
     assert!(fresh.clone().all(|unit| ask_new(unit) == Some(ORIGIN)));
-    // Whoever answers first is the one that is named.
+    // The first answer is the one that counts; another one from a second holder shows that these differ.
     let (first, second) = (silent[0], silent[1]);
     receiving.handle_digest(SILENT, first, hash(first), late);
+    events(&mut receiving);
     receiving.handle_digest(ORIGIN, first, [9; 32], late);
+    let differ = |event: &Event| matches!(event, Event::Differ(found) if found.range == first);
+    assert!(events(&mut receiving).iter().any(differ));
     receiving.handle_digest(ORIGIN, second, hash(second), late);
     for (unit, origin) in [(first, SILENT), (second, ORIGIN)] {
         assert!(receiving.is_true(TO_RELAY, unit, Some(hash(unit))));
         assert_eq!(receiving.origin_of(TO_RELAY, unit), origin);
     }
-    // When it has answered all it is one like others.
-    for unit in &silent[1..] {
+
+    // When it has answered all it is one like others. Until then it still owes its answers where the other one is lost.
+    let (mut receiving, silent) = start();
+    answer(&mut receiving, START);
+    receiving.handle_timer(late);
+    assert_eq!(ask(&mut receiving, ORIGIN).len(), silent.len());
+    receiving.handle_second_down(ORIGIN, "it broke", late);
+    for unit in &silent {
         receiving.handle_digest(SILENT, *unit, hash(*unit), late);
+        assert!(receiving.is_true(TO_RELAY, *unit, Some(hash(*unit))));
     }
-    let mut ask_new = |unit| receiving.ask_origin(unit, &holders, &BTreeSet::new());
-    assert!(fresh.clone().any(|unit| ask_new(unit) == Some(SILENT)));
+    assert_eq!(
+        receiving.ask_origin(chunk(100), &holders, &BTreeSet::new()),
+        Some(SILENT)
+    );
+    assert!(!receiving.is_late(SILENT));
+
+    // What another one answered is not asked again when the stream breaks.
+    let (mut receiving, silent) = start();
+    answer(&mut receiving, START);
+    receiving.handle_timer(late);
+    answer(&mut receiving, late);
+    receiving.handle_second_broken(SILENT);
+    assert_eq!(ask(&mut receiving, SILENT), [], "{silent:?}");
 
     let (mut receiving, silent) = start();
     ask(&mut receiving, ORIGIN);

@@ -134,9 +134,16 @@ struct Open {
     asked: Vec<u32>,
     // Who may still be asked.
     holders: Vec<u32>,
+    // Two holders have the same; what a late one answers still counts.
+    is_equal: bool,
 }
 
 impl Open {
+    /// Its bytes are there, and nothing is known of them yet.
+    fn waits(&self) -> bool {
+        self.is_delivered && !self.is_equal
+    }
+
     /// Those who said the same, in the order in which they spoke.
     fn groups(&self) -> Vec<Vec<u32>> {
         let mut groups: Vec<([u8; 32], Vec<u32>)> = Vec::new();
@@ -236,7 +243,7 @@ impl Replicas {
         };
         match self.mode {
             Compare::Nothing => true,
-            Compare::Sample => self.open.values().all(|open| !open.is_delivered),
+            Compare::Sample => !self.open.values().any(Open::waits),
             Compare::Whole => self.open.is_empty() && self.seconds.values().all(is_idle),
         }
     }
@@ -330,6 +337,7 @@ impl Receiving {
             opinions: Vec::new(),
             asked: Vec::new(),
             holders: nodes,
+            is_equal: false,
         };
         self.replicas.open.insert(range.start, open);
         let sender = self.origin_of(lane, range);
@@ -344,11 +352,9 @@ impl Receiving {
         };
         let seconds = &self.replicas.seconds;
         let spoke = |node: u32| open.opinions.iter().any(|(other, _)| *other == node);
-        let has_room = seconds
-            .values()
-            .filter(|second| second.is_of_sample)
-            .count()
-            < SECONDS_MAX;
+        let of_sample = seconds.iter().filter(|(_, second)| second.is_of_sample);
+        let able = of_sample.filter(|(node, _)| self.can_be_asked(**node));
+        let has_room = able.count() < SECONDS_MAX;
         let may = |node: &&u32| {
             let known = seconds.get(node);
             (known.is_some() || has_room)
@@ -398,8 +404,8 @@ impl Receiving {
 
     /// Whether so many holders are asked for hashes that each more is a stream too many.
     pub(super) fn has_many_seconds(&self) -> bool {
-        let seconds = self.replicas.seconds.values();
-        seconds.filter(|second| !second.is_down).count() >= SECONDS_MANY
+        let mut able = self.replicas.seconds.values().filter(|s| !s.is_down);
+        able.nth(SECONDS_MANY - 1).is_some()
     }
 
     /// Whether a holder can be asked for hashes.
@@ -468,13 +474,16 @@ impl Receiving {
         if let [one] = &groups[..]
             && one.len() > 1
         {
-            self.replicas.open.remove(&start);
+            match self.replicas.open.get_mut(&start) {
+                Some(open) if !open.asked.is_empty() => open.is_equal = true,
+                _ => drop(self.replicas.open.remove(&start)),
+            }
             return self.replicas.count(range);
         }
         // One more answer is needed, or a third opinion wanted. At most three are heard.
         let speakers = open.opinions.len();
-        let mut waits = !open.asked.is_empty();
-        if !waits && speakers < 3 {
+        let mut waits = speakers < 3;
+        if waits && open.asked.is_empty() {
             waits = self.ask_another(start, &BTreeSet::new());
         }
         if waits {
@@ -508,6 +517,12 @@ impl Receiving {
         let is_whole = self.replicas.mode == Compare::Whole;
         while second.outstanding.len() < OUTSTANDING_UNITS_MAX && bytes < OUTSTANDING_BYTES_MAX {
             let ask = if let Some(asked) = second.queue.pop_front() {
+                // Another holder may have answered, or the unit may be there.
+                let open = self.replicas.open.get(&asked.range.start);
+                let is_compared = open.is_some_and(|open| open.asked.contains(&node));
+                if !is_compared && !self.relays.is_owed(asked.range, node) {
+                    continue;
+                }
                 asked
             } else if let Some(&(range, digest)) =
                 self.digests.get(second.next).filter(|_| is_whole)
@@ -556,6 +571,7 @@ impl Receiving {
                     opinions: vec![(from, delivered), (node, digest)],
                     asked: Vec::new(),
                     holders: holders.map(|(node, _)| *node).collect(),
+                    is_equal: false,
                 };
                 self.replicas.open.insert(range.start, open);
                 self.settle(range.start);

@@ -341,6 +341,59 @@ fn others_are_compared_instead() {
     assert_eq!(asked, cases.into());
 }
 
+/// What a late holder answers counts, though another one was compared in its place.
+#[test]
+fn a_late_answer_that_differs_is_reported() {
+    const LATE: u32 = 1;
+    let at = |seconds: u64| START + SECOND * seconds;
+    let mut found = 0;
+    for seed in 0..8 {
+        let mut receiving = receiving(Compare::Sample, seed, &plan(3, 63));
+        let mut end = End::default();
+        let mut unanswered = Vec::new();
+        let mut answer = |receiving: &mut Receiving, end: &mut End, now| {
+            end.take(receiving);
+            for node in end.called.clone() {
+                while let Ask::Units(units) = receiving.next_digests(node) {
+                    for range in units {
+                        match node == LATE {
+                            true => unanswered.push(range),
+                            false => receiving.handle_digest(node, range, RIGHT, now),
+                        }
+                    }
+                }
+            }
+            end.take(receiving);
+        };
+        // One unit is not received: the transfer is not over when the late answer arrives.
+        let mut last: Option<(LaneId, Range)> = None;
+        for lane in (0..3).map(LaneId) {
+            while let Take::Units(units) = receiving.take(lane, 0, at(20), &unit_at) {
+                for unit in units {
+                    answer(&mut receiving, &mut end, at(20));
+                    if let Some((lane, range)) = last.replace((lane, unit.range)) {
+                        receiving.handle_unit(lane, range, Some(RIGHT), at(20));
+                    }
+                }
+            }
+        }
+        let last = last.map(|(_, range)| range);
+        for now in [at(23), at(24)] {
+            receiving.handle_timer(now);
+            answer(&mut receiving, &mut end, now);
+        }
+        assert!(last.is_some() && !end.complete);
+        let Some(late) = unanswered.into_iter().find(|unit| Some(*unit) != last) else {
+            continue;
+        };
+        found += 1;
+        receiving.handle_digest(LATE, late, WRONG, at(25));
+        end.take(&mut receiving);
+        assert_eq!(end.differs.map(|found| found.range), Some(late), "{seed}");
+    }
+    assert!(found > 0);
+}
+
 /// A holder that the master says is lost, or is released, has the master's note: this node has none to add.
 #[test]
 fn what_the_master_notes_is_noted_once() {

@@ -1,5 +1,5 @@
-//! Holders that do not answer in time. One that is silent, or whose disk is slow, would keep the places of what fellow receivers bring: other
-//! holders are asked in its place, and it is asked about what is new only where all are late.
+//! Holders that do not answer in time. One that is silent, or whose disk is slow, would keep the places of units from fellow receivers: other
+//! holders are asked about these as well, and it is asked about new ones only where all are late. Its answers count when they arrive.
 
 use std::collections::BTreeSet;
 
@@ -7,11 +7,12 @@ use ropewalk_model::{Instant, Nanos};
 
 use super::super::Receiving;
 use super::{Open, Replicas, Second};
+use crate::ledger::LaneId;
 
-/// An answer arrives within 50 ms, and within a second from a disk that many readers share.
+/// An answer takes up to 50 ms; from a disk that others read, some hundred. What is not answered for so long is asked of others as well.
 pub(super) const ANSWER_TIME: Nanos = Nanos::from_secs(2);
 
-/// How often it is looked for those that are late.
+/// Time between two looks for late holders.
 const LOOK_TIME: Nanos = Nanos::from_millis(500);
 
 impl Second {
@@ -53,31 +54,31 @@ impl Receiving {
         self.call_seconds();
     }
 
-    /// Time passes: what a holder is late to say the hash of is asked of another one, too.
+    /// Time passes: questions to which the answer is late are asked of other holders as well.
     pub(in super::super) fn ask_elsewhere(&mut self, now: Instant) {
         if now.since(self.replicas.looked_at) < LOOK_TIME {
             return;
         }
         self.replicas.looked_at = now;
         let late = self.replicas.late(now);
-        for &node in &late {
-            self.vouch_elsewhere(node, &late);
-            for start in self.compared_with(node) {
-                self.compare_elsewhere(start, &late);
-            }
+        if late.is_empty() || !self.has_other_than(&late) {
+            return;
         }
-        if !late.is_empty() {
-            self.call_seconds();
+        self.vouch_elsewhere(&late);
+        let waits =
+            |open: &&Open| open.waits() && open.asked.iter().all(|node| late.contains(node));
+        let open = self.replicas.open.values().filter(waits);
+        for start in open.map(|open| open.range.start).collect::<Vec<_>>() {
+            self.ask_another(start, &late);
         }
+        self.call_seconds();
     }
 
-    /// Asks one more holder about a unit that was received, unless one was asked that is in time.
-    fn compare_elsewhere(&mut self, start: u64, late: &BTreeSet<u32>) {
-        let open = self.replicas.open.get(&start);
-        let waits =
-            |open: &Open| open.is_delivered && open.asked.iter().all(|node| late.contains(node));
-        if open.is_some_and(waits) {
-            self.ask_another(start, late);
-        }
+    /// Whether any holder can be asked but these.
+    fn has_other_than(&self, late: &BTreeSet<u32>) -> bool {
+        let is_other = |(node, lane): (&u32, &LaneId)| {
+            !late.contains(node) && !self.is_relayed(*lane) && self.can_be_asked(*node)
+        };
+        self.lane_of.iter().any(is_other)
     }
 }
