@@ -133,14 +133,6 @@ impl From<LaneError> for Failed {
     }
 }
 
-/// Hashes a piece of a unit that has so many bytes left.
-fn update(hasher: &mut Digester, piece: &[u8], left: u64) {
-    match piece.len() as u64 == left {
-        true => drop(hasher.finish(piece)),
-        false => hasher.update(piece),
-    }
-}
-
 impl Local {
     /// One unit, from the source to the landing; its hash, where that is wanted.
     fn unit(
@@ -155,9 +147,10 @@ impl Local {
         let mut at = grant.range.start;
         while at < grant.range.end {
             let asked = self.piece_at(grant, at)?;
+            let left = grant.range.end - at;
             let hash = |bytes: &[u8]| {
                 if let Some(hasher) = &mut hasher {
-                    update(hasher, bytes, grant.range.end - at);
+                    hasher.part(bytes, bytes.len() as u64 == left);
                 }
             };
             at += self.carry(grant.space, asked, landing, hash)? as u64;
@@ -208,7 +201,8 @@ impl Local {
         let mut at = grant.range.start;
         while at < grant.range.end {
             let asked = self.piece_at(grant, at)?;
-            let hash = |bytes: &[u8]| update(&mut hasher, bytes, grant.range.end - at);
+            let left = grant.range.end - at;
+            let hash = |bytes: &[u8]| hasher.part(bytes, bytes.len() as u64 == left);
             at += self.look(grant.space, asked, hash)? as u64;
         }
         Ok(hasher.get())

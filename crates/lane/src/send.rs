@@ -409,12 +409,13 @@ impl<W: Wire> Sender<W> {
         let compute = |bytes: &[u8]| {
             sum.update(bytes);
             if let Some(hasher) = hasher {
-                if header.flags & flags::HASH != 0 {
-                    let hash = hasher.finish(bytes);
+                let is_last = header.flags & flags::HASH != 0;
+                hasher.part(bytes, is_last);
+                if is_last {
+                    let hash = hasher.get();
                     sum.update(&hash);
                     return Some(hash);
                 }
-                hasher.update(bytes);
             }
             None
         };
@@ -474,12 +475,10 @@ impl<W: Wire> Sender<W> {
             return Ok(Err(absent));
         }
         if let Some(hasher) = hasher {
-            match body > length {
-                true => {
-                    let hash = hasher.finish(payload);
-                    frame[HEADER_LEN + length..HEADER_LEN + body].copy_from_slice(&hash);
-                }
-                false => hasher.update(payload),
+            let is_last = body > length;
+            hasher.part(payload, is_last);
+            if is_last {
+                frame[HEADER_LEN + length..HEADER_LEN + body].copy_from_slice(&hasher.get());
             }
         }
         self.guard.close(frame);

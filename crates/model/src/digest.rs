@@ -47,8 +47,8 @@ pub fn digest(bytes: &[u8]) -> [u8; HASH_LEN] {
     }
 }
 
-/// Chaining values of nodes of the tree that are neighbours, and room for those that are dropped.
-type Values = [[u8; HASH_LEN]; CHUNKS_MAX + PLACES_MAX];
+/// Chaining values of nodes of the tree that are neighbours.
+type Values = [[u8; HASH_LEN]; CHUNKS_MAX];
 
 /// The chaining values of neighbours of one level: of chunks, or of parents, whose blocks are two values.
 ///
@@ -118,7 +118,7 @@ fn encode(value: [u32; 8]) -> [u8; HASH_LEN] {
 /// The hash of 2 to [`CHUNKS_MAX`] chunks, of which the last one may be a part.
 fn of_chunks(bytes: &[u8], platform: Platform) -> [u8; HASH_LEN] {
     let (chunks, part) = bytes.as_chunks::<CHUNK>();
-    let mut values: Values = [[0; HASH_LEN]; CHUNKS_MAX + PLACES_MAX];
+    let mut values: Values = [[0; HASH_LEN]; CHUNKS_MAX];
     of_level(chunks.iter(), &mut values, platform);
     let mut count = chunks.len();
     if !part.is_empty() {
@@ -154,24 +154,19 @@ enum State {
 }
 
 impl Digester {
-    /// The next part, but for the last one where that is known.
-    pub fn update(&mut self, bytes: &[u8]) {
+    /// The next part. Where it is the last one and the only one, its hash is [`digest`].
+    pub fn part(&mut self, bytes: &[u8], is_last: bool) {
         if let State::Empty = self.0 {
+            if is_last {
+                self.0 = State::Done(digest(bytes));
+                return;
+            }
             self.0 = State::Parts(Box::default());
         }
         match &mut self.0 {
             State::Parts(hasher) => drop(hasher.update(bytes)),
             State::Empty | State::Done(_) => debug_assert!(false, "a part after the last one"),
         }
-    }
-
-    /// The last part; where it is the only one its hash is [`digest`].
-    pub fn finish(&mut self, bytes: &[u8]) -> [u8; HASH_LEN] {
-        match &self.0 {
-            State::Empty => self.0 = State::Done(digest(bytes)),
-            _ => self.update(bytes),
-        }
-        self.get()
     }
 
     /// The hash of all parts; more cannot follow.
@@ -235,16 +230,17 @@ mod tests {
         for cut in [0, 1, 1024, 4999, 5000] {
             let (one, other) = bytes.split_at(cut);
             let mut parts = Digester::default();
-            parts.update(one);
-            assert_eq!(parts.finish(other), right, "{cut}");
+            parts.part(one, false);
+            parts.part(other, true);
+            assert_eq!([parts.get(), parts.get()], [right; 2], "{cut}");
             let mut parts = Digester::default();
-            parts.update(one);
-            parts.update(other);
+            parts.part(one, false);
+            parts.part(other, false);
             assert_eq!([parts.get(), parts.get()], [right; 2], "{cut}");
         }
         let mut whole = Digester::default();
-        assert_eq!(whole.finish(&bytes), right);
-        assert_eq!(whole.get(), right);
+        whole.part(&bytes, true);
+        assert_eq!([whole.get(), whole.get()], [right; 2]);
         assert_eq!(Digester::default().get(), digest(&[]));
     }
 }

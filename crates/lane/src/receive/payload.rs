@@ -311,10 +311,7 @@ fn fill<W: Wire>(
 
 fn hash(unit: Option<&mut Unit>, bytes: &[u8], is_last: bool) {
     if let Some(hasher) = unit.and_then(|unit| unit.hasher.as_mut()) {
-        match is_last {
-            true => drop(hasher.finish(bytes)),
-            false => hasher.update(bytes),
-        }
+        hasher.part(bytes, is_last);
     }
 }
 
