@@ -1,5 +1,5 @@
 //! The sending end: grants in, units out, straight from where they lie when nothing must be
-//! computed from them, else through one cache-sized buffer.
+//! computed from them, else through one cache-sized buffer, into which bytes in memory are sealed at once.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -53,7 +53,7 @@ pub(crate) struct Sender<W> {
 
 /// How a fragment leaves.
 enum Way<'a> {
-    /// From memory.
+    /// From memory, as it lies there.
     Memory(&'a [u8]),
     /// From a file, with the bytes to compute the checksum from, if one is wanted.
     File {
@@ -62,6 +62,8 @@ enum Way<'a> {
         length: usize,
         mapped: Option<&'a [u8]>,
     },
+    /// From memory, sealed into the buffer.
+    Sealed(&'a [u8]),
     /// Through the buffer.
     Built(usize),
 }
@@ -292,7 +294,7 @@ impl<W: Wire> Sender<W> {
                 Err(absent) => return self.missing(grant, &absent),
             };
             let length = match &way {
-                Way::Memory(bytes) => bytes.len(),
+                Way::Memory(bytes) | Way::Sealed(bytes) => bytes.len(),
                 Way::File { length, .. } | Way::Built(length) => *length,
             };
             let last = length as u64 == left.len();
@@ -310,6 +312,7 @@ impl<W: Wire> Sender<W> {
                 code: 0,
             };
             match way {
+                Way::Sealed(bytes) => self.sealed(&header, bytes, hasher.as_mut())?,
                 Way::Built(length) => {
                     if let Err(absent) = self.built(provider, &header, length, hasher.as_mut())? {
                         return self.missing(grant, &absent);
@@ -343,13 +346,13 @@ impl<W: Wire> Sender<W> {
     ) -> Result<Way<'a>, Absent> {
         let wanted = usize::try_from(left.len()).unwrap_or(usize::MAX);
         let built = Way::Built(wanted.min(self.fragment_max));
-        let Guard::Plain(check) = self.guard else {
-            return Ok(built);
-        };
         if wanted < DIRECT_MIN || provider.is_begun(grant.space, left) {
             return Ok(built);
         }
-        let computed = grant.hash || check != Check::None;
+        let (is_sealed, computed) = match &self.guard {
+            Guard::Sealed { .. } => (true, true),
+            Guard::Plain(check) => (false, grant.hash || *check != Check::None),
+        };
         let extent = match computed {
             true => provider.in_memory(grant.space, left)?,
             false => Some(provider.extent(grant.space, left)?),
@@ -357,6 +360,16 @@ impl<W: Wire> Sender<W> {
         let Some(extent) = extent else {
             return Ok(built);
         };
+        if is_sealed {
+            let bytes = match extent {
+                Extent::Memory(bytes) => Some(bytes),
+                Extent::File { mapped, .. } => mapped,
+            };
+            let bytes = bytes.filter(|bytes| bytes.len() >= DIRECT_MIN);
+            return Ok(bytes.map_or(built, |bytes| {
+                Way::Sealed(&bytes[..bytes.len().min(wanted).min(self.fragment_max)])
+            }));
+        }
         Ok(match extent {
             Extent::Memory(bytes) if bytes.len() >= DIRECT_MIN => {
                 Way::Memory(&bytes[..bytes.len().min(wanted).min(self.fragment_max)])
@@ -444,13 +457,40 @@ impl<W: Wire> Sender<W> {
                     sent += part;
                 }
             }
-            Way::Built(_) => {}
+            Way::Sealed(_) | Way::Built(_) => {}
         }
         self.out.clear();
         if let Some(hash) = hash {
             self.out.push(&hash);
         }
         self.out.push(&(sum.trailer() ^ poison).to_le_bytes());
+        Ok(())
+    }
+
+    /// Seals a fragment of a sealed stream from where it lies: one pass less than [`built`](Self::built).
+    fn sealed(
+        &mut self,
+        header: &FrameHeader,
+        bytes: &[u8],
+        hasher: Option<&mut Digester>,
+    ) -> Result<(), LaneError> {
+        let total = HEADER_LEN + body_len(header) + TAG_LEN;
+        self.make_room(total)?;
+        let Guard::Sealed { seal, .. } = &mut self.guard else {
+            return Ok(());
+        };
+        let is_last = header.flags & flags::HASH != 0;
+        let hash = hasher.and_then(|hasher| {
+            hasher.part(bytes, is_last);
+            is_last.then(|| hasher.get())
+        });
+        let frame = self.out.extend(total);
+        let (head, record) = frame.split_at_mut(HEADER_LEN);
+        head.copy_from_slice(&header.encode());
+        seal.seal_from(head, bytes, hash.as_ref().map_or(&[], |hash| hash), record);
+        if self.out.held().len() >= FLUSH_LEN {
+            self.flush(true)?;
+        }
         Ok(())
     }
 

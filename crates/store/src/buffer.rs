@@ -1,6 +1,6 @@
 //! `buffer:NAME`: memory of a program, named for transfers and lent to the agent within it.
 //!
-//! What is read is never copied as a whole, nor is what is written: frames are copied from it, or to it, one after the other.
+//! What is read is never copied as a whole, nor is what is written: frames are made from it, or copied to it, one after the other.
 
 mod error;
 mod memory;
