@@ -254,3 +254,25 @@ fn a_source_of_another_node_is_not_removed() {
     assert_eq!(state(&source), before);
     assert!(place.path("export/precious").exists() && !place.path("export/old").exists());
 }
+
+/// The same where the copy has that folder, too: what is in it alone is extra there.
+#[test]
+fn a_source_of_another_node_that_the_copy_has_is_not_emptied() {
+    let place = Place::new();
+    place.make_token();
+    let agent = place.agent(place.dir.path());
+    let deep = format!("{}proj", "d/".repeat(70));
+    let source = place.path(&format!("export/{deep}"));
+    std::fs::create_dir_all(source.join(&deep)).unwrap();
+    std::fs::write(source.join("precious"), bytes(3000, 1)).unwrap();
+    std::fs::write(place.path("export/old"), "o").unwrap();
+    place
+        .run(&["copy", "--delete", &agent.at(&source), "export"])
+        .assert_status(3)
+        .assert_says("by an inode number its folder may be a source of this copy");
+    assert_eq!(
+        std::fs::read(source.join("precious")).unwrap(),
+        bytes(3000, 1)
+    );
+    assert!(place.path("export/precious").exists() && !place.path("export/old").exists());
+}

@@ -482,3 +482,57 @@ fn what_other_nodes_send_is_not_removed() {
     assert!(to.join("old/sent/precious").exists());
     assert!(!to.join("older").exists() && !to.join("other").exists());
 }
+
+/// What is extra in a folder of the copy that is a source, or below one, stays and is named; beside it, it goes. Of folders that other nodes
+/// send, those count that changed at the same time as the one of that number. What a filter excludes is not named.
+#[test]
+fn a_source_that_the_copy_has_as_a_folder_is_not_emptied() {
+    use std::os::unix::fs::MetadataExt as _;
+    for (is_elsewhere, since, stays) in [
+        (false, 0, true),
+        (true, 0, true),
+        (true, 90, true),
+        (true, -90, true),
+        (true, 600, false),
+        (true, -600, false),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let (from, to) = (dir.path().join("from"), dir.path().join("to"));
+        for folder in ["proj/sub", "next"] {
+            std::fs::create_dir_all(from.join(folder)).unwrap();
+            std::fs::create_dir_all(to.join(folder)).unwrap();
+            std::fs::write(to.join(folder).join("only here"), "p").unwrap();
+        }
+        std::fs::write(from.join("f"), "f").unwrap();
+        std::fs::create_dir_all(to.join("proj/only/deep")).unwrap();
+        std::fs::write(to.join("proj/only/deep/precious"), "p").unwrap();
+        std::fs::write(to.join("proj/excluded"), "p").unwrap();
+        let of = std::fs::metadata(to.join("proj")).unwrap();
+        let filter = filter(&["-excluded"]);
+        let (source, part) = scan(&[&from], &filter);
+        let sink = TreeSink::update(&to, &[part], ID, Adopt::All).unwrap();
+        match is_elsewhere {
+            true => sink.keep_elsewhere(vec![(of.ino(), of.ctime() + since), (of.ino(), 1)]),
+            false => sink.keep_sources(vec![to.join("proj")]),
+        }
+        sink.remove_extra(filter);
+        for range in sink.layout().ranges().iter() {
+            let mut buffer = vec![0; range.len() as usize];
+            source.read_at(range.start, &mut buffer).unwrap();
+            sink.write_at(range.start, &buffer).unwrap();
+        }
+        sink.commit().unwrap();
+        let removed = sink.landed().removed;
+        let failed: Vec<&[u8]> = removed.failed.iter().map(|(path, _)| &path[..]).collect();
+        let (named, gone): (&[&[u8]], _) = match stays {
+            true => (&[b"proj/only", b"proj/sub/only here"], (1, 0)),
+            false => (&[], (3, 2)),
+        };
+        assert_eq!(failed, named, "{is_elsewhere} {since}");
+        assert_eq!((removed.files, removed.folders), gone);
+        for kept in ["proj/only/deep/precious", "proj/sub/only here"] {
+            assert_eq!(to.join(kept).exists(), stays, "{kept}");
+        }
+        assert!(to.join("proj/excluded").exists() && !to.join("next/only here").exists());
+    }
+}

@@ -7,7 +7,8 @@
 //! * temporary names of transfers, journals among them;
 //! * sockets, pipes and devices, where the sources were scanned without them;
 //! * what another file system is mounted on, with all below it. A mount point that the sources have as a folder is a folder;
-//! * what is a source on this host, whatever path leads to it, and folders that may be what another node sends;
+//! * what is a source on this host, whatever path leads to it, and folders that may be what another node sends, with all below them, also where
+//!   the copy has such a folder, too;
 //! * the file of an entry under another form of its name, where the file system takes both for one.
 //!
 //! Each folder keeps its time and mode. An interrupted removal leaves names for the next one. All is counted before the first name is
@@ -39,6 +40,12 @@ const DEPTH_MAX: usize = 512;
 
 /// Seconds by which a network file system may know late of a change: its attributes are cached for a minute.
 const CHANGED_SLACK: i64 = 120;
+
+const IS_SOURCE: &str = "it is a source of this copy";
+const MAY_BE_SOURCE: &str =
+    "by its inode number it may be a source of this copy; if not, remove it yourself";
+const IN_SOURCE: &str = "its folder is a source of this copy, or in one";
+const MAY_BE_IN_SOURCE: &str = "by an inode number its folder may be a source of this copy, or in one; if not, remove it yourself";
 
 /// Something that no source has.
 pub(super) struct Extra {
@@ -85,10 +92,13 @@ impl TreeSink {
 
     /// Folders that other nodes send: number on the file system, and when its status last changed, in seconds since 1970.
     ///
-    /// A removal leaves folders with such a number that did not change two minutes or more before: both nodes may see one file system.
+    /// A removal leaves folders with such a number that did not change two minutes or more before: both nodes may see one file system. Of folders
+    /// that the copy has, too, those count that changed at that time, as they are now: a copy changes them. One system call for each.
     pub fn keep_elsewhere(&self, folders: Vec<(u64, i64)>) {
+        let tree = &self.staging.target;
         // As of the sources.
-        let _ = self.staging.target.elsewhere.set(folders);
+        let _ = tree.met.set(tree.find_met(&folders));
+        let _ = tree.elsewhere.set(folders);
     }
 
     /// Whether the sources can be trusted for what they lack: one with nothing in it looks as one that is not mounted.
@@ -150,6 +160,9 @@ impl Tree {
                     let least = walk.elsewhere.entry(inode).or_insert(changed);
                     *least = changed.min(*least);
                 }
+                for path in self.met.get().into_iter().flatten() {
+                    walk.kept.insert(path, MAY_BE_IN_SOURCE);
+                }
                 walk.keeps = false;
                 walk.all(&dest);
                 self.removing.all.store(walk.count, Ordering::Relaxed);
@@ -165,6 +178,40 @@ impl Tree {
                 ..Removed::default()
             },
         }
+    }
+
+    /// Folders of the tree that DEST has and that may be ones which other nodes send.
+    ///
+    /// Not DEST itself: the nodes have looked for each other's marks there, and a mount point has the same number on many file systems.
+    fn find_met(&self, folders: &[(u64, i64)]) -> HashSet<Vec<u8>> {
+        let mut sent: HashMap<u64, Vec<i64>> = HashMap::new();
+        for (inode, changed) in folders {
+            sent.entry(*inode).or_default().push(*changed);
+        }
+        if sent.is_empty() || self.is_single() {
+            return HashSet::new();
+        }
+        // Nothing is there yet, or it cannot be looked at, which the removal finds out.
+        let Ok(dest) = self.open_dest() else {
+            return HashSet::new();
+        };
+        let is_met = |entry: &&Entry| {
+            let Ok(stat) = stat_folder(dest.as_fd(), &entry.path) else {
+                return false;
+            };
+            let times = sent.get(&stat.st_ino).into_iter().flatten();
+            times
+                .copied()
+                .any(|changed| stat.st_ctime.abs_diff(changed) <= CHANGED_SLACK.unsigned_abs())
+        };
+        let entries = self.entries.iter();
+        let below = entries.filter(|entry| {
+            entry.kind == EntryKind::Directory && !entry.path.is_empty() && !entry.is_of_none()
+        });
+        below
+            .filter(is_met)
+            .map(|entry| entry.path.clone())
+            .collect()
     }
 
     /// What would be removed, sorted by path.
@@ -203,6 +250,8 @@ struct Walk<'a> {
     sources: HashSet<(u64, u64)>,
     /// Folders that other nodes send: inode, and seconds of its change.
     elsewhere: HashMap<u64, i64>,
+    /// Folders of the tree in which nothing is removed, and why.
+    kept: HashMap<&'a [u8], &'static str>,
     removed: Removed,
     /// Where nothing is removed: how much there is, what it is, and the folders of the tree that have it or cannot be looked at.
     count: u64,
@@ -241,6 +290,7 @@ impl<'a> Walk<'a> {
             specials: Tree::has_specials(entries),
             sources: HashSet::new(),
             elsewhere: HashMap::new(),
+            kept: HashMap::new(),
             removed: Removed::default(),
             count: 0,
             found: Vec::new(),
@@ -288,14 +338,21 @@ impl<'a> Walk<'a> {
         }
     }
 
-    fn look_into(&mut self, dest: BorrowedFd<'_>, folder: &Entry) {
-        let opened = match open_folder(dest, &folder.path) {
+    fn look_into(&mut self, dest: BorrowedFd<'_>, folder: &'a Entry) {
+        let opened = open_folder(dest, &folder.path);
+        let stat = match &opened {
+            Ok(opened) => rustix::fs::fstat(opened),
+            // What is below it may be open all the same.
+            Err(_) => stat_folder(dest, &folder.path),
+        };
+        let kept = self.kept_in(folder, stat.as_ref().ok());
+        let (opened, stat) = match opened.and_then(|opened| Ok((opened, stat?))) {
             Ok(opened) => opened,
             // It is not there, or another program has put something else there.
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return,
             Err(errno) => return self.fail(&folder.path, errno),
         };
-        let stood = rustix::fs::fstat(&opened).map(|stat| Standing::of(&stat));
+        let stood = Standing::of(&stat);
         let listed = match list(&opened) {
             Ok(listed) => listed,
             Err(errno) => return self.fail(&folder.path, errno),
@@ -322,25 +379,54 @@ impl<'a> Walk<'a> {
                 }
             };
             if !own.contains(&(stat.st_dev, stat.st_ino)) {
-                is_changed |= self.one(opened.as_fd(), name, path, &stat);
+                is_changed |= self.one(opened.as_fd(), name, path, &stat, kept);
             }
         }
-        if is_changed
-            && self.removes
-            && let Ok(stood) = stood
-        {
+        if is_changed && self.removes {
             let _ = stood.restore(opened.as_fd());
         }
     }
 
+    /// Why nothing is removed in a folder of the tree; those above it were asked for before. `None` where what is extra goes.
+    fn kept_in(&mut self, folder: &'a Entry, stat: Option<&Stat>) -> Option<&'static str> {
+        let is_source = stat.is_some_and(|stat| self.sources.contains(&(stat.st_dev, stat.st_ino)));
+        let above = parent_of(&folder.path).and_then(|parent| self.kept.get(parent));
+        let why = match (is_source, self.kept.get(&folder.path[..])) {
+            (true, _) => Some(IN_SOURCE),
+            (false, Some(why)) => Some(*why),
+            (false, None) => above.copied(),
+        };
+        if let Some(why) = why {
+            self.kept.insert(&folder.path, why);
+        }
+        why
+    }
+
     /// Takes away something that no source has; whether its folder is without it then, or would be.
-    fn one(&mut self, folder: BorrowedFd<'_>, name: &[u8], path: Vec<u8>, stat: &Stat) -> bool {
+    ///
+    /// * `kept`: why it stays, unless it would in any case.
+    fn one(
+        &mut self,
+        folder: BorrowedFd<'_>,
+        name: &[u8],
+        path: Vec<u8>,
+        stat: &Stat,
+        kept: Option<&'static str>,
+    ) -> bool {
         let kind = FileType::from_raw_mode(stat.st_mode);
         if self.filter.excludes(&path, kind == FileType::Directory) {
             return false;
         }
         if self.sources.contains(&(stat.st_dev, stat.st_ino)) {
-            self.fail_as(&path, "it is a source of this copy");
+            self.fail_as(&path, IS_SOURCE);
+            return false;
+        }
+        let goes = match kind {
+            FileType::RegularFile | FileType::Symlink | FileType::Directory => true,
+            kind => self.specials && is_special(kind),
+        };
+        if let (true, Some(why)) = (goes, kept) {
+            self.fail_as(&path, why);
             return false;
         }
         match kind {
@@ -463,7 +549,7 @@ impl<'a> Walk<'a> {
                         continue;
                     }
                 }
-                Ok(stat) => !self.one(level.folder.as_fd(), &name, path, &stat),
+                Ok(stat) => !self.one(level.folder.as_fd(), &name, path, &stat, None),
             };
             if let Some(level) = levels.last_mut() {
                 level.stays |= stays;
@@ -477,12 +563,8 @@ impl<'a> Walk<'a> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY;
         let stat = sys::stat_entry(parent, name).ok();
         let why = match stat {
-            Some(stat) if self.sources.contains(&(stat.st_dev, stat.st_ino)) => {
-                Some("it is a source of this copy")
-            }
-            Some(stat) if self.may_be_elsewhere(&stat) => Some(
-                "by its inode number it may be a source of this copy; if not, remove it yourself",
-            ),
+            Some(stat) if self.sources.contains(&(stat.st_dev, stat.st_ino)) => Some(IS_SOURCE),
+            Some(stat) if self.may_be_elsewhere(&stat) => Some(MAY_BE_SOURCE),
             _ => None,
         };
         if let Some(why) = why {
@@ -553,6 +635,13 @@ fn own_inodes(folder: &OwnedFd, known: &HashSet<&[u8]>, listed: &[Vec<u8>]) -> H
 fn open_folder(base: BorrowedFd<'_>, path: &[u8]) -> Result<OwnedFd, Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY;
     sys::open_beneath(base, path, flags, Mode::empty())
+}
+
+/// As [`open_folder`] finds it, but one that cannot be read, too.
+fn stat_folder(base: BorrowedFd<'_>, path: &[u8]) -> Result<Stat, Errno> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY;
+    let folder = sys::open_beneath(base, path, flags, Mode::empty())?;
+    rustix::fs::fstat(folder)
 }
 
 fn list(folder: &OwnedFd) -> Result<Vec<Vec<u8>>, Errno> {
