@@ -142,13 +142,14 @@ fn section(page: &mut String, folder: &str, heading: &str, results: &Results) {
     let _ = write!(
         page,
         "\n## {heading}\n\n`{}`, {day}; {} runs: [bench/reproduce/results/{folder}](bench/reproduce/results/{folder})\n\n{}, {} cores, {:.0} GiB, {}; \
-         load before the runs {load}. {}\n",
+         TCP {}; load before the runs {load}. {}\n",
         machine.command.join(" "),
         results.runs,
         machine.processor,
         machine.cores,
         machine.memory_bytes as f64 / f64::from(1 << 30),
         machine.kernel,
+        machine.congestion_control,
         programs.join("; "),
     );
     for failure in &results.failures {
