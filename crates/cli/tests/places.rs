@@ -269,7 +269,7 @@ fn a_source_of_another_node_that_the_copy_has_is_not_emptied() {
     place
         .run(&["copy", "--delete", &agent.at(&source), "export"])
         .assert_status(3)
-        .assert_says("by an inode number its folder may be a source of this copy");
+        .assert_says("its folder, or one above, has the inode number of a source of this copy");
     assert_eq!(
         std::fs::read(source.join("precious")).unwrap(),
         bytes(3000, 1)

@@ -464,11 +464,14 @@ fn what_other_nodes_send_is_not_removed() {
     let (source, part) = scan(&[&from], &filter);
     let sink = TreeSink::update(&to, &[part], ID, Adopt::All).unwrap();
     // Two nodes send folders of one number.
-    sink.keep_elsewhere(vec![
-        elsewhere("old/sent", 60),
-        elsewhere("old/sent", 600),
-        elsewhere("older", 600),
-    ]);
+    sink.keep_elsewhere(
+        vec![
+            elsewhere("old/sent", 60),
+            elsewhere("old/sent", 600),
+            elsewhere("older", 600),
+        ],
+        None,
+    );
     sink.remove_extra(filter);
     for range in sink.layout().ranges().iter() {
         let mut buffer = vec![0; range.len() as usize];
@@ -483,19 +486,12 @@ fn what_other_nodes_send_is_not_removed() {
     assert!(!to.join("older").exists() && !to.join("other").exists());
 }
 
-/// What is extra in a folder of the copy that is a source, or below one, stays and is named; beside it, it goes. Of folders that other nodes
-/// send, those count that changed at the same time as the one of that number. What a filter excludes is not named.
+/// What is extra in a folder of the copy that is a source, or below one, stays and is named; beside it, it goes. What a filter excludes is not
+/// named, nor is a folder with nothing else in it.
 #[test]
 fn a_source_that_the_copy_has_as_a_folder_is_not_emptied() {
     use std::os::unix::fs::MetadataExt as _;
-    for (is_elsewhere, since, stays) in [
-        (false, 0, true),
-        (true, 0, true),
-        (true, 90, true),
-        (true, -90, true),
-        (true, 600, false),
-        (true, -600, false),
-    ] {
+    for (elsewhere, stays) in [(None, true), (Some(true), true), (Some(false), false)] {
         let dir = tempfile::tempdir().unwrap();
         let (from, to) = (dir.path().join("from"), dir.path().join("to"));
         for folder in ["proj/sub", "next"] {
@@ -504,16 +500,22 @@ fn a_source_that_the_copy_has_as_a_folder_is_not_emptied() {
             std::fs::write(to.join(folder).join("only here"), "p").unwrap();
         }
         std::fs::write(from.join("f"), "f").unwrap();
-        std::fs::create_dir_all(to.join("proj/only/deep")).unwrap();
+        for folder in ["proj/only/deep", "proj/logs"] {
+            std::fs::create_dir_all(to.join(folder)).unwrap();
+        }
         std::fs::write(to.join("proj/only/deep/precious"), "p").unwrap();
+        std::fs::write(to.join("proj/logs/excluded"), "p").unwrap();
         std::fs::write(to.join("proj/excluded"), "p").unwrap();
         let of = std::fs::metadata(to.join("proj")).unwrap();
         let filter = filter(&["-excluded"]);
         let (source, part) = scan(&[&from], &filter);
         let sink = TreeSink::update(&to, &[part], ID, Adopt::All).unwrap();
-        match is_elsewhere {
-            true => sink.keep_elsewhere(vec![(of.ino(), of.ctime() + since), (of.ino(), 1)]),
-            false => sink.keep_sources(vec![to.join("proj")]),
+        match elsewhere {
+            Some(is_met) => {
+                let met = is_met.then(|| b"proj".to_vec()).into_iter().collect();
+                sink.keep_elsewhere(vec![(of.ino(), of.ctime())], Some(met));
+            }
+            None => sink.keep_sources(vec![to.join("proj")]),
         }
         sink.remove_extra(filter);
         for range in sink.layout().ranges().iter() {
@@ -528,11 +530,48 @@ fn a_source_that_the_copy_has_as_a_folder_is_not_emptied() {
             true => (&[b"proj/only", b"proj/sub/only here"], (1, 0)),
             false => (&[], (3, 2)),
         };
-        assert_eq!(failed, named, "{is_elsewhere} {since}");
+        assert_eq!(failed, named, "{elsewhere:?}");
         assert_eq!((removed.files, removed.folders), gone);
         for kept in ["proj/only/deep/precious", "proj/sub/only here"] {
             assert_eq!(to.join(kept).exists(), stays, "{kept}");
         }
         assert!(to.join("proj/excluded").exists() && !to.join("next/only here").exists());
     }
+}
+
+/// Folders of the copy with the number of one that another node sends count as met where both changed at the same time, or one of them not
+/// long ago; DEST itself never does.
+#[test]
+fn folders_met_are_told_by_number_and_time() {
+    use std::os::unix::fs::MetadataExt as _;
+    let dir = tempfile::tempdir().unwrap();
+    let (from, to) = (dir.path().join("from"), dir.path().join("to"));
+    for root in [&from, &to] {
+        std::fs::create_dir_all(root.join("proj/sub")).unwrap();
+        std::fs::create_dir_all(root.join("next")).unwrap();
+    }
+    let (_, part) = scan(&[&from], &Filter::default());
+    let of = |name: &str| {
+        let of = std::fs::metadata(to.join(name)).unwrap();
+        (of.ino(), of.ctime())
+    };
+    let met = |folders: &[(u64, i64)]| {
+        let met = TreeSink::folders_met(&to, std::slice::from_ref(&part), folders);
+        let mut met: Vec<Vec<u8>> = met.into_iter().collect();
+        met.sort();
+        met
+    };
+    let (proj, now) = of("proj");
+    assert_eq!(met(&[(proj, now)]), [b"proj"]);
+    // It has just changed here, whatever another node knows yet.
+    assert_eq!(met(&[(proj, 1)]), [b"proj"]);
+    let (sub, next) = (of("proj/sub"), of("next"));
+    assert_eq!(
+        met(&[sub, (next.0, 5), (next.0, next.1)]),
+        [&b"next"[..], b"proj/sub"]
+    );
+    assert_eq!(met(&[of("")]), Vec::<Vec<u8>>::new());
+    assert_eq!(met(&[]), Vec::<Vec<u8>>::new());
+    let gone = TreeSink::folders_met(&dir.path().join("none"), &[part], &[sub]);
+    assert!(gone.is_empty());
 }

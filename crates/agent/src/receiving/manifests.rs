@@ -250,6 +250,9 @@ impl Fetch {
         if let Some(folder) = looked.made_folder.take() {
             self.made_folders.lock().push(folder);
         }
+        let elsewhere = plan.elsewhere.iter();
+        let elsewhere: Vec<_> = elsewhere.map(|one| (one.folder, one.changed)).collect();
+        let mut met = None;
         let sink = match looked.led.take() {
             Some(sink) => Ok(sink),
             None => {
@@ -262,6 +265,8 @@ impl Fetch {
                 if plan.delete {
                     let checked = TreeSink::check_extra(&path, &parts, &self.member.filter);
                     checked.map_err(|error| refused(&error))?;
+                    // Before what is there is compared, which may take hours.
+                    met = Some(TreeSink::folders_met(&path, &parts, &elsewhere));
                 }
                 self.make_folder(&path, make_folder)?;
                 let options = &self.member.options;
@@ -325,8 +330,7 @@ impl Fetch {
         }
         if plan.delete {
             sink.keep_sources(sources);
-            let elsewhere = plan.elsewhere.iter();
-            sink.keep_elsewhere(elsewhere.map(|one| (one.folder, one.changed)).collect());
+            sink.keep_elsewhere(elsewhere, met);
             sink.remove_extra(self.member.filter.clone());
         }
         let layout = sink.layout().clone();

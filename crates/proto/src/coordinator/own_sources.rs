@@ -104,15 +104,12 @@ impl Coordinator {
         is_beside.then_some("would, with --delete, lie beside a copy that holds its own source")
     }
 
-    /// Folders that other nodes send than this one, each with the earliest change of those with its number.
+    /// Folders that other nodes send than this one, each with its last change. Several may have one number.
     pub(super) fn sources_elsewhere(&self, node: u32) -> Vec<Elsewhere> {
         let roots = self.roots();
         let others = roots.filter(|at| at.node != node && at.root.folder != 0);
-        let mut folders: BTreeMap<u64, i64> = BTreeMap::new();
-        for at in others {
-            let changed = folders.entry(at.root.folder).or_insert(at.root.changed);
-            *changed = at.root.changed.min(*changed);
-        }
+        let folders: BTreeSet<(u64, i64)> =
+            others.map(|at| (at.root.folder, at.root.changed)).collect();
         let folders = folders.into_iter();
         folders
             .map(|(folder, changed)| Elsewhere { folder, changed })

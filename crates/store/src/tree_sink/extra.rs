@@ -14,15 +14,18 @@
 //! Each folder keeps its time and mode. An interrupted removal leaves names for the next one. All is counted before the first name is
 //! removed; only folders with something to remove are looked at again for that.
 
+mod spared;
+
 use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
+use self::spared::{IS_SOURCE, Spared, stat_folder};
 use super::standing::Standing;
 use super::{Part, Tree, TreeSink, join};
 use crate::error::StoreError;
@@ -37,15 +40,6 @@ const FAILED_MAX: usize = 100;
 
 /// Folders in each other that are removed; the files of deeper ones are not. Each takes a descriptor.
 const DEPTH_MAX: usize = 512;
-
-/// Seconds by which a network file system may know late of a change: its attributes are cached for a minute.
-const CHANGED_SLACK: i64 = 120;
-
-const IS_SOURCE: &str = "it is a source of this copy";
-const MAY_BE_SOURCE: &str =
-    "by its inode number it may be a source of this copy; if not, remove it yourself";
-const IN_SOURCE: &str = "its folder is a source of this copy, or in one";
-const MAY_BE_IN_SOURCE: &str = "by an inode number its folder may be a source of this copy, or in one; if not, remove it yourself";
 
 /// Something that no source has.
 pub(super) struct Extra {
@@ -82,23 +76,6 @@ impl TreeSink {
     pub fn remove_extra(&self, filter: Filter) {
         // The first one stays; there is one of a transfer.
         let _ = self.staging.target.removes.set(filter);
-    }
-
-    /// Sources on this host, resolved: a removal leaves them alone, whatever path leads to them.
-    pub fn keep_sources(&self, sources: Vec<PathBuf>) {
-        // The first ones stay; there is one list of a transfer.
-        let _ = self.staging.target.sources.set(sources);
-    }
-
-    /// Folders that other nodes send: number on the file system, and when its status last changed, in seconds since 1970.
-    ///
-    /// A removal leaves folders with such a number that did not change two minutes or more before: both nodes may see one file system. Of folders
-    /// that the copy has, too, those count that changed at that time, as they are now: a copy changes them. One system call for each.
-    pub fn keep_elsewhere(&self, folders: Vec<(u64, i64)>) {
-        let tree = &self.staging.target;
-        // As of the sources.
-        let _ = tree.met.set(tree.find_met(&folders));
-        let _ = tree.elsewhere.set(folders);
     }
 
     /// Whether the sources can be trusted for what they lack: one with nothing in it looks as one that is not mounted.
@@ -153,16 +130,7 @@ impl Tree {
         match self.open_dest() {
             Ok(dest) => {
                 let mut walk = Walk::new(&self.entries, filter, false);
-                let sources = self.sources.get().into_iter().flatten();
-                let known = sources.filter_map(|path| rustix::fs::stat(path).ok());
-                walk.sources = known.map(|stat| (stat.st_dev, stat.st_ino)).collect();
-                for &(inode, changed) in self.elsewhere.get().into_iter().flatten() {
-                    let least = walk.elsewhere.entry(inode).or_insert(changed);
-                    *least = changed.min(*least);
-                }
-                for path in self.met.get().into_iter().flatten() {
-                    walk.kept.insert(path, MAY_BE_IN_SOURCE);
-                }
+                walk.spared = self.spared();
                 walk.keeps = false;
                 walk.all(&dest);
                 self.removing.all.store(walk.count, Ordering::Relaxed);
@@ -178,40 +146,6 @@ impl Tree {
                 ..Removed::default()
             },
         }
-    }
-
-    /// Folders of the tree that DEST has and that may be ones which other nodes send.
-    ///
-    /// Not DEST itself: the nodes have looked for each other's marks there, and a mount point has the same number on many file systems.
-    fn find_met(&self, folders: &[(u64, i64)]) -> HashSet<Vec<u8>> {
-        let mut sent: HashMap<u64, Vec<i64>> = HashMap::new();
-        for (inode, changed) in folders {
-            sent.entry(*inode).or_default().push(*changed);
-        }
-        if sent.is_empty() || self.is_single() {
-            return HashSet::new();
-        }
-        // Nothing is there yet, or it cannot be looked at, which the removal finds out.
-        let Ok(dest) = self.open_dest() else {
-            return HashSet::new();
-        };
-        let is_met = |entry: &&Entry| {
-            let Ok(stat) = stat_folder(dest.as_fd(), &entry.path) else {
-                return false;
-            };
-            let times = sent.get(&stat.st_ino).into_iter().flatten();
-            times
-                .copied()
-                .any(|changed| stat.st_ctime.abs_diff(changed) <= CHANGED_SLACK.unsigned_abs())
-        };
-        let entries = self.entries.iter();
-        let below = entries.filter(|entry| {
-            entry.kind == EntryKind::Directory && !entry.path.is_empty() && !entry.is_of_none()
-        });
-        below
-            .filter(is_met)
-            .map(|entry| entry.path.clone())
-            .collect()
     }
 
     /// What would be removed, sorted by path.
@@ -246,12 +180,7 @@ struct Walk<'a> {
     keeps: bool,
     /// Special files are part of the copy.
     specials: bool,
-    /// Device and inode of each source on this host.
-    sources: HashSet<(u64, u64)>,
-    /// Folders that other nodes send: inode, and seconds of its change.
-    elsewhere: HashMap<u64, i64>,
-    /// Folders of the tree in which nothing is removed, and why.
-    kept: HashMap<&'a [u8], &'static str>,
+    spared: Spared<'a>,
     removed: Removed,
     /// Where nothing is removed: how much there is, what it is, and the folders of the tree that have it or cannot be looked at.
     count: u64,
@@ -288,9 +217,7 @@ impl<'a> Walk<'a> {
             removes,
             keeps: true,
             specials: Tree::has_specials(entries),
-            sources: HashSet::new(),
-            elsewhere: HashMap::new(),
-            kept: HashMap::new(),
+            spared: Spared::default(),
             removed: Removed::default(),
             count: 0,
             found: Vec::new(),
@@ -345,7 +272,7 @@ impl<'a> Walk<'a> {
             // What is below it may be open all the same.
             Err(_) => stat_folder(dest, &folder.path),
         };
-        let kept = self.kept_in(folder, stat.as_ref().ok());
+        let kept = self.spared.in_folder(folder, stat.as_ref().ok());
         let (opened, stat) = match opened.and_then(|opened| Ok((opened, stat?))) {
             Ok(opened) => opened,
             // It is not there, or another program has put something else there.
@@ -387,21 +314,6 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Why nothing is removed in a folder of the tree; those above it were asked for before. `None` where what is extra goes.
-    fn kept_in(&mut self, folder: &'a Entry, stat: Option<&Stat>) -> Option<&'static str> {
-        let is_source = stat.is_some_and(|stat| self.sources.contains(&(stat.st_dev, stat.st_ino)));
-        let above = parent_of(&folder.path).and_then(|parent| self.kept.get(parent));
-        let why = match (is_source, self.kept.get(&folder.path[..])) {
-            (true, _) => Some(IN_SOURCE),
-            (false, Some(why)) => Some(*why),
-            (false, None) => above.copied(),
-        };
-        if let Some(why) = why {
-            self.kept.insert(&folder.path, why);
-        }
-        why
-    }
-
     /// Takes away something that no source has; whether its folder is without it then, or would be.
     ///
     /// * `kept`: why it stays, unless it would in any case.
@@ -417,7 +329,7 @@ impl<'a> Walk<'a> {
         if self.filter.excludes(&path, kind == FileType::Directory) {
             return false;
         }
-        if self.sources.contains(&(stat.st_dev, stat.st_ino)) {
+        if self.spared.is_source(stat) {
             self.fail_as(&path, IS_SOURCE);
             return false;
         }
@@ -426,7 +338,9 @@ impl<'a> Walk<'a> {
             kind => self.specials && is_special(kind),
         };
         if let (true, Some(why)) = (goes, kept) {
-            self.fail_as(&path, why);
+            if kind != FileType::Directory || self.would_go(folder, name, &path) {
+                self.fail_as(&path, why);
+            }
             return false;
         }
         match kind {
@@ -441,6 +355,16 @@ impl<'a> Walk<'a> {
             kind if self.specials && is_special(kind) => self.name(folder, name, path, Some(0)),
             _ => false,
         }
+    }
+
+    /// Whether a folder, or something in it, would be removed.
+    fn would_go(&mut self, folder: BorrowedFd<'_>, name: &[u8], path: &[u8]) -> bool {
+        let before = (self.removes, self.keeps, self.count);
+        (self.removes, self.keeps) = (false, false);
+        self.tree(folder, name, path.to_vec());
+        let would_go = self.count > before.2;
+        (self.removes, self.keeps, self.count) = before;
+        would_go
     }
 
     /// Takes away a file or link, or an empty folder.
@@ -562,12 +486,7 @@ impl<'a> Walk<'a> {
     fn level(&mut self, parent: BorrowedFd<'_>, name: &[u8], path: Vec<u8>) -> Option<Level> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY;
         let stat = sys::stat_entry(parent, name).ok();
-        let why = match stat {
-            Some(stat) if self.sources.contains(&(stat.st_dev, stat.st_ino)) => Some(IS_SOURCE),
-            Some(stat) if self.may_be_elsewhere(&stat) => Some(MAY_BE_SOURCE),
-            _ => None,
-        };
-        if let Some(why) = why {
+        if let Some(why) = stat.and_then(|stat| self.spared.folder(&stat)) {
             self.fail_as(&path, why);
             return None;
         }
@@ -605,11 +524,6 @@ impl<'a> Walk<'a> {
         }
     }
 
-    fn may_be_elsewhere(&self, stat: &Stat) -> bool {
-        let sent = self.elsewhere.get(&stat.st_ino);
-        sent.is_some_and(|changed| stat.st_ctime.saturating_add(CHANGED_SLACK) >= *changed)
-    }
-
     fn fail(&mut self, path: &[u8], errno: Errno) {
         self.fail_as(path, &words(errno));
     }
@@ -635,13 +549,6 @@ fn own_inodes(folder: &OwnedFd, known: &HashSet<&[u8]>, listed: &[Vec<u8>]) -> H
 fn open_folder(base: BorrowedFd<'_>, path: &[u8]) -> Result<OwnedFd, Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY;
     sys::open_beneath(base, path, flags, Mode::empty())
-}
-
-/// As [`open_folder`] finds it, but one that cannot be read, too.
-fn stat_folder(base: BorrowedFd<'_>, path: &[u8]) -> Result<Stat, Errno> {
-    let flags = OFlags::PATH | OFlags::DIRECTORY;
-    let folder = sys::open_beneath(base, path, flags, Mode::empty())?;
-    rustix::fs::fstat(folder)
 }
 
 fn list(folder: &OwnedFd) -> Result<Vec<Vec<u8>>, Errno> {
