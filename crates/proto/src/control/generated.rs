@@ -650,7 +650,8 @@ pub struct Plan {
     #[prost(message, repeated, tag = "61")]
     pub elsewhere: ::prost::alloc::vec::Vec<Elsewhere>,
 }
-/// A folder that another node sends. A removal leaves a folder with this number that did not change two minutes or more before it: it may be that one.
+/// A folder that another node sends. A removal leaves a folder with this number that did not change two minutes or more before it: it may be that one;
+/// and what is extra in folders of the copy with this number, where both changed within two minutes or one of them has just changed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Elsewhere {
     /// as in Root
