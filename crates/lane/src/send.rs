@@ -421,16 +421,11 @@ impl<W: Wire> Sender<W> {
         let mut poison = 0;
         let compute = |bytes: &[u8]| {
             sum.update(bytes);
-            if let Some(hasher) = hasher {
-                let is_last = header.flags & flags::HASH != 0;
-                hasher.part(bytes, is_last);
-                if is_last {
-                    let hash = hasher.get();
-                    sum.update(&hash);
-                    return Some(hash);
-                }
+            let hash = hash_part(hasher, header, bytes);
+            if let Some(hash) = &hash {
+                sum.update(hash);
             }
-            None
+            hash
         };
         let mut hash = None;
         match way {
@@ -479,11 +474,7 @@ impl<W: Wire> Sender<W> {
         let Guard::Sealed { seal, .. } = &mut self.guard else {
             return Ok(());
         };
-        let is_last = header.flags & flags::HASH != 0;
-        let hash = hasher.and_then(|hasher| {
-            hasher.part(bytes, is_last);
-            is_last.then(|| hasher.get())
-        });
+        let hash = hash_part(hasher, header, bytes);
         let frame = self.out.extend(total);
         let (head, record) = frame.split_at_mut(HEADER_LEN);
         head.copy_from_slice(&header.encode());
@@ -514,12 +505,8 @@ impl<W: Wire> Sender<W> {
             self.out.retract(total);
             return Ok(Err(absent));
         }
-        if let Some(hasher) = hasher {
-            let is_last = body > length;
-            hasher.part(payload, is_last);
-            if is_last {
-                frame[HEADER_LEN + length..HEADER_LEN + body].copy_from_slice(&hasher.get());
-            }
+        if let Some(hash) = hash_part(hasher, header, payload) {
+            frame[HEADER_LEN + length..HEADER_LEN + body].copy_from_slice(&hash);
         }
         self.guard.close(frame);
         if self.out.held().len() >= FLUSH_LEN {
@@ -532,6 +519,18 @@ impl<W: Wire> Sender<W> {
     fn at_rest(&self) -> bool {
         self.queue.is_empty() && self.ahead.held().is_empty() && self.out.held().is_empty()
     }
+}
+
+/// Hashes the payload of a frame; gives the unit's hash where the frame carries it, which is the unit's last one.
+fn hash_part(
+    hasher: Option<&mut Digester>,
+    header: &FrameHeader,
+    payload: &[u8],
+) -> Option<[u8; HASH_LEN]> {
+    let hasher = hasher?;
+    let is_last = header.flags & flags::HASH != 0;
+    hasher.part(payload, is_last);
+    is_last.then(|| hasher.get())
 }
 
 fn cancelled() -> Absent {

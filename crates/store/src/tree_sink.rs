@@ -132,10 +132,8 @@ struct Tree {
     removing: extra::Removing,
     /// Sources on this host, of which nothing is removed.
     sources: OnceLock<Vec<PathBuf>>,
-    /// Folders that other nodes send, of which nothing is removed: inode, and seconds of its change.
-    elsewhere: OnceLock<Vec<(u64, i64)>>,
-    /// Folders of the copy that were such ones before it began.
-    met: OnceLock<HashSet<Vec<u8>>>,
+    /// Folders that other nodes send, of which nothing is removed.
+    elsewhere: OnceLock<extra::Elsewhere>,
     progress: Mutex<Progress>,
     /// Partial files are, or were, put aside, and safe bytes of those that are there.
     aside_begun: AtomicBool,
@@ -416,7 +414,6 @@ impl Tree {
             removing: extra::Removing::default(),
             sources: OnceLock::new(),
             elsewhere: OnceLock::new(),
-            met: OnceLock::new(),
             progress: Mutex::new(Progress::off()),
             aside_begun: AtomicBool::new(false),
             aside_bytes: AtomicU64::new(0),

@@ -62,11 +62,13 @@ fn copy(from: &[&Path], to: &Path, rules: &[&str]) -> (Removed, Vec<PathBuf>) {
     let foreseen: Vec<PathBuf> = foreseen.collect();
     let sink = TreeSink::update(to, &parts, ID, Adopt::All).unwrap();
     sink.remove_extra(filter);
-    let all = sink.layout().ranges();
-    for range in all.difference(&sink.present().all()).iter() {
-        let mut buffer = vec![0; range.len() as usize];
-        source.read_at(range.start, &mut buffer).unwrap();
-        sink.write_at(range.start, &buffer).unwrap();
+    for range in sink
+        .layout()
+        .ranges()
+        .difference(&sink.present().all())
+        .iter()
+    {
+        write(&source, &sink, range);
     }
     assert!(foreseen.iter().all(|path| path.symlink_metadata().is_ok()));
     sink.commit().unwrap();
@@ -286,15 +288,13 @@ fn folders_keep_mode_and_time() {
         let (source, part) = scan(&[&from], &Filter::default());
         let sink = TreeSink::update(&to, &[part], ID, Adopt::All).unwrap();
         sink.remove_extra(Filter::default());
-        let mut buffer = [0; 1];
         for range in sink
             .layout()
             .ranges()
             .difference(&sink.present().all())
             .iter()
         {
-            source.read_at(range.start, &mut buffer).unwrap();
-            sink.write_at(range.start, &buffer).unwrap();
+            write(&source, &sink, range);
         }
         sink.commit().unwrap();
         let removed = sink.landed().removed;
@@ -426,11 +426,7 @@ fn sources_are_not_removed() {
     let sink = TreeSink::update(&to, &[part], ID, Adopt::All).unwrap();
     sink.keep_sources(vec![other_name, to.join("list")]);
     sink.remove_extra(filter);
-    for range in sink.layout().ranges().iter() {
-        let mut buffer = vec![0; range.len() as usize];
-        source.read_at(range.start, &mut buffer).unwrap();
-        sink.write_at(range.start, &buffer).unwrap();
-    }
+    pump(sink.layout(), &source, &sink);
     sink.commit().unwrap();
     let removed = sink.landed().removed;
     let failed: Vec<&[u8]> = removed.failed.iter().map(|(path, _)| &path[..]).collect();
@@ -447,7 +443,6 @@ fn sources_are_not_removed() {
 /// changed before that goes.
 #[test]
 fn what_other_nodes_send_is_not_removed() {
-    use std::os::unix::fs::MetadataExt as _;
     let dir = tempfile::tempdir().unwrap();
     let (from, to) = (dir.path().join("from"), dir.path().join("to"));
     std::fs::create_dir_all(&from).unwrap();
@@ -473,11 +468,7 @@ fn what_other_nodes_send_is_not_removed() {
         None,
     );
     sink.remove_extra(filter);
-    for range in sink.layout().ranges().iter() {
-        let mut buffer = vec![0; range.len() as usize];
-        source.read_at(range.start, &mut buffer).unwrap();
-        sink.write_at(range.start, &buffer).unwrap();
-    }
+    pump(sink.layout(), &source, &sink);
     sink.commit().unwrap();
     let removed = sink.landed().removed;
     let failed: Vec<&[u8]> = removed.failed.iter().map(|(path, _)| &path[..]).collect();
@@ -490,7 +481,6 @@ fn what_other_nodes_send_is_not_removed() {
 /// named, nor is a folder with nothing else in it.
 #[test]
 fn a_source_that_the_copy_has_as_a_folder_is_not_emptied() {
-    use std::os::unix::fs::MetadataExt as _;
     for (elsewhere, stays) in [(None, true), (Some(true), true), (Some(false), false)] {
         let dir = tempfile::tempdir().unwrap();
         let (from, to) = (dir.path().join("from"), dir.path().join("to"));
@@ -518,11 +508,7 @@ fn a_source_that_the_copy_has_as_a_folder_is_not_emptied() {
             None => sink.keep_sources(vec![to.join("proj")]),
         }
         sink.remove_extra(filter);
-        for range in sink.layout().ranges().iter() {
-            let mut buffer = vec![0; range.len() as usize];
-            source.read_at(range.start, &mut buffer).unwrap();
-            sink.write_at(range.start, &buffer).unwrap();
-        }
+        pump(sink.layout(), &source, &sink);
         sink.commit().unwrap();
         let removed = sink.landed().removed;
         let failed: Vec<&[u8]> = removed.failed.iter().map(|(path, _)| &path[..]).collect();
@@ -543,7 +529,6 @@ fn a_source_that_the_copy_has_as_a_folder_is_not_emptied() {
 /// long ago; DEST itself never does.
 #[test]
 fn folders_met_are_told_by_number_and_time() {
-    use std::os::unix::fs::MetadataExt as _;
     let dir = tempfile::tempdir().unwrap();
     let (from, to) = (dir.path().join("from"), dir.path().join("to"));
     for root in [&from, &to] {

@@ -25,6 +25,7 @@ use std::time::Instant;
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
+pub(super) use self::spared::Elsewhere;
 use self::spared::{IS_SOURCE, Spared, stat_folder};
 use super::standing::Standing;
 use super::{Part, Tree, TreeSink, join};

@@ -33,6 +33,15 @@ const MAY_BE_SOURCE: &str =
 const IN_SOURCE: &str = "its folder is a source of this copy, or lies in one";
 const MAY_BE_IN_SOURCE: &str = "its folder, or one above, has the inode number of a source of this copy; if it is not that source, remove this name yourself";
 
+/// Folders that other nodes send.
+#[derive(Debug)]
+pub(in crate::tree_sink) struct Elsewhere {
+    /// Inode of each, and seconds of its change.
+    folders: Vec<(u64, i64)>,
+    /// Folders of the copy that may be such ones, from before it began.
+    met: HashSet<Vec<u8>>,
+}
+
 /// What is spared, while a removal looks at folders.
 #[derive(Default)]
 pub(super) struct Spared<'a> {
@@ -94,8 +103,7 @@ impl TreeSink {
         let tree = &self.staging.target;
         let met = met.unwrap_or_else(|| tree.find_met(&folders));
         // As of the sources.
-        let _ = tree.met.set(met);
-        let _ = tree.elsewhere.set(folders);
+        let _ = tree.elsewhere.set(Elsewhere { folders, met });
     }
 
     /// Folders of a copy that are there and may be ones that other nodes send, as in [`keep_elsewhere`](Self::keep_elsewhere): those of the
@@ -116,12 +124,14 @@ impl Tree {
         let sources = self.sources.get().into_iter().flatten();
         let known = sources.filter_map(|path| rustix::fs::stat(path).ok());
         spared.sources = known.map(|stat| (stat.st_dev, stat.st_ino)).collect();
-        for &(inode, changed) in self.elsewhere.get().into_iter().flatten() {
-            let least = spared.elsewhere.entry(inode).or_insert(changed);
-            *least = changed.min(*least);
-        }
-        for path in self.met.get().into_iter().flatten() {
-            spared.kept.insert(path, MAY_BE_IN_SOURCE);
+        if let Some(elsewhere) = self.elsewhere.get() {
+            for &(inode, changed) in &elsewhere.folders {
+                let least = spared.elsewhere.entry(inode).or_insert(changed);
+                *least = changed.min(*least);
+            }
+            for path in &elsewhere.met {
+                spared.kept.insert(path, MAY_BE_IN_SOURCE);
+            }
         }
         spared
     }
