@@ -149,6 +149,9 @@ pub(crate) async fn converse<S>(
             break;
         }
     }
+    // Before the connection ends: the master waits for that, and its files are gone then.
+    let examining = session.examining.clone();
+    let _ = tokio::task::spawn_blocking(move || examining.end()).await;
     let _ = writer.shutdown().await;
     reading.abort();
     session.close(shutdown).await;
@@ -593,8 +596,6 @@ impl Session {
     }
 
     async fn close(&mut self, shutdown: watch::Receiver<bool>) {
-        let examining = self.examining.clone();
-        let _ = tokio::task::spawn_blocking(move || examining.end()).await;
         if let Some((_, work)) = self.finishing.take() {
             let _ = work.await;
         }

@@ -18,6 +18,7 @@ use ropewalk_proto::doctor::{
 };
 use ropewalk_proto::report::{Event, Outcome, Report};
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+use tokio::task::JoinSet;
 
 use crate::drive::Cancel;
 use crate::members::Members;
@@ -29,6 +30,9 @@ use crate::rounds::run;
 
 /// An agent measures its disk for some seconds; a slow one takes long to sync what was written in these.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// Agents remove a file or two when it ends.
+const LEAVE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Bytes of the first transfer of memory: its units are short, so that they are many on a slow path. One that ends too soon is followed by
 /// another one of as many bytes as would take so long.
@@ -97,12 +101,27 @@ pub async fn doctor(
     };
     working.await;
     let links = std::mem::take(&mut doctor.links);
-    reach::send_away(links.into_iter().flatten().collect()).await;
+    leave(links.into_iter().flatten()).await;
     let mut report = doctor.report;
     if cancel.is_cancelled() {
         report.error = Some("interrupted".into());
     }
     report
+}
+
+/// Ends the connections, and waits for the agents to do so: the files that they keep for this run are removed before.
+async fn leave(reached: impl Iterator<Item = Reached>) {
+    let mut leaving = JoinSet::new();
+    for mut one in reached {
+        leaving.spawn(async move {
+            one.link.writer.close().await;
+            // What it had still to say is of no use now.
+            let ended = async { while one.link.reader.read().await.is_ok() {} };
+            let _ = tokio::time::timeout(LEAVE_TIMEOUT, ended).await;
+            one
+        });
+    }
+    reach::send_away(leaving.join_all().await).await;
 }
 
 struct Doctor<'d> {
