@@ -360,27 +360,30 @@ impl<W: Wire> Sender<W> {
         let Some(extent) = extent else {
             return Ok(built);
         };
-        if is_sealed {
-            let bytes = match extent {
-                Extent::Memory(bytes) => Some(bytes),
-                Extent::File { mapped, .. } => mapped,
-            };
-            let bytes = bytes.filter(|bytes| bytes.len() >= DIRECT_MIN);
-            return Ok(bytes.map_or(built, |bytes| {
-                Way::Sealed(&bytes[..bytes.len().min(wanted).min(self.fragment_max)])
-            }));
-        }
+        let is_local = self.link.wire.is_local();
+        let extent = match extent {
+            Extent::File {
+                mapped: Some(bytes),
+                ..
+            } if is_sealed || is_local => Extent::Memory(bytes),
+            extent => extent,
+        };
         Ok(match extent {
             Extent::Memory(bytes) if bytes.len() >= DIRECT_MIN => {
-                Way::Memory(&bytes[..bytes.len().min(wanted).min(self.fragment_max)])
+                let bytes = &bytes[..bytes.len().min(wanted).min(self.fragment_max)];
+                match is_sealed {
+                    true => Way::Sealed(bytes),
+                    false => Way::Memory(bytes),
+                }
             }
             Extent::File {
                 file,
                 offset,
                 length,
                 mapped,
-            } if self.link.wire.sends_files()
-                && (mapped.is_some() || !(computed || self.link.wire.is_local())) =>
+            } if !(is_sealed || is_local)
+                && self.link.wire.sends_files()
+                && (mapped.is_some() || !computed) =>
             {
                 let mut length = usize::try_from(length).unwrap_or(usize::MAX).min(wanted);
                 if computed {

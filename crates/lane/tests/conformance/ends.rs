@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::error::Error;
 use std::fs::File;
 use std::io::Write as _;
-use std::net::{TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock};
@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use ropewalk_lane::*;
 use ropewalk_model::{ByteRate, Range};
+use socket2::{Domain, Socket, Type};
 
 /// Far beyond what any test takes; reached only when something hangs.
 pub const LONG: Duration = Duration::from_secs(60);
@@ -23,6 +24,8 @@ pub enum Kind {
     Mem,
     Tcp4,
     Tcp6,
+    /// TCP whose ends have two addresses: each takes the other one for another host.
+    TcpApart,
     Unix,
     Shm,
     Mpi,
@@ -30,17 +33,25 @@ pub enum Kind {
     Watched6,
 }
 
-const KINDS: [Kind; 7] = [
+const KINDS: [Kind; 8] = [
     Kind::Mem,
     Kind::Tcp4,
     Kind::Tcp6,
+    Kind::TcpApart,
     Kind::Unix,
     Kind::Shm,
     Kind::Blast4,
     Kind::Watched6,
 ];
 
-const STREAMS: [Kind; 5] = [Kind::Mem, Kind::Tcp4, Kind::Tcp6, Kind::Unix, Kind::Shm];
+const STREAMS: [Kind; 6] = [
+    Kind::Mem,
+    Kind::Tcp4,
+    Kind::Tcp6,
+    Kind::TcpApart,
+    Kind::Unix,
+    Kind::Shm,
+];
 
 /// All kinds of this process: a rank of MPI has only that one.
 pub fn kinds() -> &'static [Kind] {
@@ -81,15 +92,25 @@ pub fn tcp_pair(address: &str) -> (TcpStream, TcpStream) {
     (near, listener.accept().unwrap().0)
 }
 
+fn tcp_pair_apart() -> (TcpStream, TcpStream) {
+    let address = |host| SocketAddr::from(([127, 0, 0, host], 0));
+    let listener = TcpListener::bind(address(1)).unwrap();
+    let near = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    near.bind(&address(2).into()).unwrap();
+    near.connect(&listener.local_addr().unwrap().into())
+        .unwrap();
+    (near.into(), listener.accept().unwrap().0)
+}
+
 pub fn pair(kind: Kind, protect: &Protect) -> (Box<dyn ReceiveHalf>, Box<dyn SendHalf>) {
     match kind {
         Kind::Mem => mem::pair(protect(), protect()).unwrap(),
-        Kind::Tcp4 | Kind::Tcp6 => {
-            let (near, far) = tcp_pair(if kind == Kind::Tcp4 {
-                "127.0.0.1:0"
-            } else {
-                "[::1]:0"
-            });
+        Kind::Tcp4 | Kind::Tcp6 | Kind::TcpApart => {
+            let (near, far) = match kind {
+                Kind::Tcp4 => tcp_pair("127.0.0.1:0"),
+                Kind::Tcp6 => tcp_pair("[::1]:0"),
+                _ => tcp_pair_apart(),
+            };
             (
                 tcp::receive_half(near, protect()).unwrap(),
                 tcp::send_half(far, protect()).unwrap(),

@@ -486,7 +486,10 @@ fn what_came_is_counted_before_a_unit_is_whole() {
         let mut landing = Memory::new(false);
         receiver.grant(&[grant(1, 0, 1 << 20, false)]).unwrap();
         let of_datagrams = matches!(kind, ends::Kind::Blast4 | ends::Kind::Watched6);
-        let counts = matches!(kind, ends::Kind::Tcp4 | ends::Kind::Tcp6);
+        let counts = matches!(
+            kind,
+            ends::Kind::Tcp4 | ends::Kind::Tcp6 | ends::Kind::TcpApart
+        );
         assert_eq!(
             meter.received().is_some(),
             counts || of_datagrams,
