@@ -6,6 +6,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use ropewalk_model::{Range, time};
 use ropewalk_proto::node::{Announcer, Held};
+use ropewalk_proto::wire::HeldRange;
 use ropewalk_store::{Extent, Source, StoreError};
 
 /// A node that has more and more of the data.
@@ -18,6 +19,9 @@ pub(crate) trait Holder: Send + Sync {
     /// # Errors
     /// [`StoreError::NotHeld`] for other bytes, else what reading reported.
     fn read_held(&self, offset: u64, buf: &mut [u8]) -> Result<(), StoreError>;
+
+    /// Ranges of that as they are announced: with the holders that they are from.
+    fn with_origins(&self, ranges: &[Range]) -> Vec<HeldRange>;
 
     /// A unit of that was read to be sent, and has this hash.
     fn check_read(&self, range: Range, digest: &[u8; 32]);
@@ -74,11 +78,13 @@ impl Announcing {
     }
 
     /// What to say now, and when to ask again.
-    pub fn news(&self) -> Option<(Vec<Range>, Duration)> {
-        let (held, now) = self.handing.0.upgrade()?.held();
+    pub fn news(&self) -> Option<(Vec<HeldRange>, Duration)> {
+        let holder = self.handing.0.upgrade()?;
+        let (held, now) = holder.held();
         let mut announcer = self.announcer.lock();
         let ranges = announcer.announce(&held, now);
         let pause = announcer.next_at().since(now);
-        Some((ranges, pause.into()))
+        drop(announcer);
+        Some((holder.with_origins(&ranges), pause.into()))
     }
 }

@@ -11,7 +11,7 @@ use ropewalk_lane::interfaces::Interface;
 use ropewalk_lane::{Absent, Extent, Provider, Stopper, TcpInfo, missing};
 use ropewalk_model::Range;
 use ropewalk_proto::control;
-use ropewalk_proto::wire::SPACE_DATA;
+use ropewalk_proto::wire::{HeldRange, SPACE_DATA};
 
 use crate::ahead::{Ahead, Ended, Group};
 use crate::handing::{Announcing, Handing};
@@ -415,7 +415,7 @@ impl Provider for Metered {
         ahead.is_some_and(|ahead| ahead.is_begun(space, range))
     }
 
-    fn news(&self) -> Option<(Vec<Range>, Duration)> {
+    fn news(&self) -> Option<(Vec<HeldRange>, Duration)> {
         self.announcing.as_ref()?.news()
     }
 

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use ropewalk_model::Range;
 use ropewalk_proto::rapid::Gaps;
-use ropewalk_proto::wire::{HASH_LEN, PAYLOAD_MAX};
+use ropewalk_proto::wire::{HASH_LEN, HeldRange, PAYLOAD_MAX};
 
 use crate::LaneError;
 use crate::tcp_info::TcpInfo;
@@ -170,7 +170,7 @@ pub enum Received {
         reason: String,
     },
     /// The sender said that it can serve these ranges from now on, beside those before; see [`Provider::news`].
-    Held(Vec<Range>),
+    Held(Vec<HeldRange>),
     /// The deadline passed with nothing complete. Call again to go on where this stopped.
     Idle,
 }
@@ -467,7 +467,7 @@ pub trait Provider: Sync {
     /// Of a provider that gets its bytes while it serves: ranges of the data that it has beside those it told before, at most
     /// [`HELD_RANGES_MAX`](ropewalk_proto::wire::HELD_RANGES_MAX) of them, and when to ask it again. `None`: it never has any. Lanes of
     /// datagrams never ask.
-    fn news(&self) -> Option<(Vec<Range>, Duration)> {
+    fn news(&self) -> Option<(Vec<HeldRange>, Duration)> {
         None
     }
 

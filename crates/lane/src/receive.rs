@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use ropewalk_model::{Digester, Range};
 use ropewalk_proto::wire::{
-    FrameHeader, FrameKind, HASH_LEN, HEADER_LEN, HELD_RANGE_LEN, HELD_RANGES_MAX, decode_held,
-    flags,
+    FrameHeader, FrameKind, HASH_LEN, HEADER_LEN, HELD_RANGE_LEN, HELD_RANGES_MAX, HeldRange,
+    decode_held, flags,
 };
 
 use crate::checksum::Sum;
@@ -422,7 +422,7 @@ impl<W: Wire> Receiver<W> {
         &mut self,
         header: &FrameHeader,
         deadline: Instant,
-    ) -> Result<Option<Vec<Range>>, LaneError> {
+    ) -> Result<Option<Vec<HeldRange>>, LaneError> {
         if header.length as usize > HELD_RANGES_MAX * HELD_RANGE_LEN {
             return Err(LaneError::Unexpected(format!(
                 "{} bytes of ranges, more than {HELD_RANGES_MAX} ranges have",

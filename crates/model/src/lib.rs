@@ -33,7 +33,7 @@ pub use link::{Link, NodeSet, add_links};
 pub use naming::{SpaceOfFile, WholeFiles, space_needed};
 pub use plan_output::{PlanOutput, PlanRefusal, PlannedTransfer};
 pub use problem::{Destination, PairCap, Problem, Receiver, Sender, Trunk};
-pub use range::{Range, RangeSet};
+pub use range::{Range, RangeMap, RangeSet};
 pub use schedule::{
     Assignment, Loads, ReceiverRun, RelayLoads, RelaySchedule, Relayed, Schedule, VerifyError,
     receiver_runs, relay_runs, verify, verify_relays,

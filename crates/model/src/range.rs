@@ -8,8 +8,10 @@ use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
+mod map;
 mod set;
 
+pub use map::RangeMap;
 pub use set::RangeSet;
 
 /// A half-open range `[start, end)` of bytes, ordered by start, then by end.

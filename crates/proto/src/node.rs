@@ -37,7 +37,7 @@ mod streams;
 #[cfg(test)]
 mod tests;
 
-pub use announce::{Announcer, Held};
+pub use announce::{Announcer, Held, with_origins};
 pub use close::{Close, Unfinished};
 pub use durable::{Promise, Syncs};
 pub use early::{Waiting, gives_names_early};

@@ -33,7 +33,7 @@ pub const TAG_LEN: usize = 16;
 /// Longest payload a peer may announce: one chunk. Anything longer is refused unread.
 pub const PAYLOAD_MAX: u32 = 1 << 20;
 /// Bytes of a range in a HELD frame.
-pub const HELD_RANGE_LEN: usize = 16;
+pub const HELD_RANGE_LEN: usize = 20;
 /// Most ranges in a HELD frame: what there is beyond them goes with the next one.
 pub const HELD_RANGES_MAX: usize = 1024;
 /// Space number of the transfer's data; higher numbers are manifests of its parts.
@@ -191,17 +191,34 @@ impl FrameHeader {
     }
 }
 
-/// The payload of a HELD frame. At most [`HELD_RANGES_MAX`] of the ranges.
+/// A range of a HELD frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeldRange {
+    /// What the sender of the frame has.
+    pub range: Range,
+    /// The original holder that it has this from, where it says so: that one has read these bytes, so that their hashes are best asked of it.
+    pub origin: Option<u32>,
+}
+
+/// No node has this number.
+const NO_ORIGIN: u32 = u32::MAX;
+
+/// The payload of a HELD frame: of each range start, end and origin. At most [`HELD_RANGES_MAX`] of the ranges.
 #[must_use]
-pub fn encode_held(ranges: &[Range]) -> Vec<u8> {
-    let ranges = ranges.iter().take(HELD_RANGES_MAX);
-    let words = ranges.flat_map(|range| [range.start, range.end]);
-    words.flat_map(u64::to_le_bytes).collect()
+pub fn encode_held(ranges: &[HeldRange]) -> Vec<u8> {
+    let ranges = &ranges[..ranges.len().min(HELD_RANGES_MAX)];
+    let mut payload = Vec::with_capacity(ranges.len() * HELD_RANGE_LEN);
+    for held in ranges {
+        payload.extend_from_slice(&held.range.start.to_le_bytes());
+        payload.extend_from_slice(&held.range.end.to_le_bytes());
+        payload.extend_from_slice(&held.origin.unwrap_or(NO_ORIGIN).to_le_bytes());
+    }
+    payload
 }
 
 /// The ranges of a HELD frame; `None` when it is not whole ranges, or one of them ends before it begins or is empty.
 #[must_use]
-pub fn decode_held(payload: &[u8]) -> Option<Vec<Range>> {
+pub fn decode_held(payload: &[u8]) -> Option<Vec<HeldRange>> {
     let (ranges, rest) = payload.as_chunks::<HELD_RANGE_LEN>();
     if !rest.is_empty() || ranges.len() > HELD_RANGES_MAX {
         return None;
@@ -209,7 +226,11 @@ pub fn decode_held(payload: &[u8]) -> Option<Vec<Range>> {
     let range = |bytes: &[u8; HELD_RANGE_LEN]| {
         let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| bytes[at + i]));
         let (start, end) = (word(0), word(8));
-        (start < end).then_some(Range { start, end })
+        let origin = u32::from_le_bytes(std::array::from_fn(|i| bytes[16 + i]));
+        (start < end).then_some(HeldRange {
+            range: Range { start, end },
+            origin: (origin != NO_ORIGIN).then_some(origin),
+        })
     };
     ranges.iter().map(range).collect()
 }
@@ -229,13 +250,16 @@ mod tests {
 
         /// What is told of ranges is read back, and any other bytes are refused or are ranges.
         #[test]
-        fn held_ranges_round_trip(pieces in proptest::collection::vec((any::<u32>(), 1u64..1 << 40), 0..40), bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
-            let range = |(start, length): (u32, u64)| Range::new(start.into(), u64::from(start) + length);
-            let ranges: Vec<Range> = pieces.into_iter().map(range).collect();
+        fn held_ranges_round_trip(pieces in proptest::collection::vec((any::<u32>(), 1u64..1 << 40, proptest::option::of(0..NO_ORIGIN)), 0..40), bytes in proptest::collection::vec(any::<u8>(), 0..100)) {
+            let held = |(start, length, origin): (u32, u64, Option<u32>)| HeldRange {
+                range: Range::new(start.into(), u64::from(start) + length),
+                origin,
+            };
+            let ranges: Vec<HeldRange> = pieces.into_iter().map(held).collect();
             prop_assert_eq!(decode_held(&encode_held(&ranges)), Some(ranges));
             if let Some(ranges) = decode_held(&bytes) {
                 prop_assert_eq!(ranges.len() * HELD_RANGE_LEN, bytes.len());
-                prop_assert!(ranges.iter().all(|range| range.start < range.end));
+                prop_assert!(ranges.iter().all(|held| held.range.start < held.range.end));
             }
         }
 

@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use ropewalk_model::journal::Adopt;
-use ropewalk_model::{Instant, Nanos, Range, RangeSet};
+use ropewalk_model::{Instant, Nanos, Range, RangeMap, RangeSet};
 use ropewalk_proto::control::{
     self, Opened, OpenedSource, Plan, ToAgent, Verify, from_agent, to_agent,
 };
@@ -41,8 +41,8 @@ pub(crate) struct Around<'a> {
     pub disk_of: u32,
     /// Where the trees of senders begin in the data space.
     pub bases: &'a BTreeMap<u32, u64>,
-    /// What receivers that hand on have.
-    pub held: &'a BTreeMap<u32, Held>,
+    /// What receivers that hand on have, and the holders that this is from.
+    pub held: &'a BTreeMap<u32, (Held, RangeMap<u32>)>,
     /// Those of them that hand on wrong bytes.
     pub lying: &'a BTreeSet<u32>,
 }
@@ -358,10 +358,12 @@ impl Agent {
         Some(from_agent::Body::Status(receiver.machine.status(now)))
     }
 
-    /// What others may have from it.
-    pub fn held(&self) -> Held {
-        let receiver = self.receiver.as_deref();
-        receiver.map_or_else(Held::default, |receiver| receiver.machine.held())
+    /// What others may have from it, and the holders that this is from.
+    pub fn held(&self) -> (Held, RangeMap<u32>) {
+        let machine = self.receiver.as_deref().map(|receiver| &receiver.machine);
+        machine.map_or_else(Default::default, |machine| {
+            (machine.held(), machine.fetch().origins().clone())
+        })
     }
 
     /// What it has that others can rely on: nothing after it failed.

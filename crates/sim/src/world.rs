@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use ropewalk_model::{
-    ByteRate, Instant, Link, Nanos, NodeSet, Problem, RangeSet, ReceiverRun, receiver_runs,
-    relay_runs, verify_relays,
+    ByteRate, Instant, Link, Nanos, NodeSet, Problem, RangeMap, RangeSet, ReceiverRun,
+    receiver_runs, relay_runs, verify_relays,
 };
 use ropewalk_proto::control::{Options, Same, ToAgent, to_agent};
 use ropewalk_proto::coordinator::{
@@ -69,7 +69,7 @@ pub(crate) struct World<'a> {
     disks: &'a mut BTreeMap<u32, Disk>,
     bases: BTreeMap<u32, u64>,
     // What receivers have that hand on, and which of them lie.
-    held: BTreeMap<u32, Held>,
+    held: BTreeMap<u32, (Held, RangeMap<u32>)>,
     lying: BTreeSet<u32>,
     chance: Chance,
     // Nodes that sleep, with the messages that they find when they wake; the master, too.

@@ -3,10 +3,11 @@
 //! Networks of the lab. **Mixed**: senders of 100, 100, 400 and 400 Mbit/s with the file to four receivers of 500. **Equal**: one
 //! sender to 1 to 16 receivers, all of 100 Mbit/s. **Trunk**: one sender to receivers behind a trunk, which every byte crosses once
 //! at best. **Uneven**: nodes of unequal speeds, holdings and wants. **Failures**: receivers that die, pause and join in the middle.
-//! **Broadcast**: to the nodes of a Slurm job.
-//! Sources are one read-only file in the machine's memory, copies lie in each receiver's.
+//! **Broadcast**: to the nodes of a Slurm job. **Disks**: senders that read slowly.
+//! Sources but those on disks are one read-only file in the machine's memory, copies lie in each receiver's.
 
 mod broadcast;
+mod disks;
 mod failures;
 mod multicast;
 mod swarm;
@@ -129,6 +130,9 @@ struct Sample {
     sent_bytes: u64,
     /// What crossed the trunk to the receivers, where there is one.
     trunk_bytes: Option<u64>,
+    /// What the senders' disks read, where these are slow.
+    #[serde(default)]
+    read_bytes: Option<u64>,
     /// When something failed or joined, and when it was over.
     happened: Option<Happened>,
     /// Ours only: everything about the run.
@@ -212,6 +216,7 @@ impl Rig<'_> {
             seconds: moved.report.seconds,
             sent_bytes: sent_bytes(lab, senders)?,
             trunk_bytes: None,
+            read_bytes: None,
             happened: None,
             moved: Some(moved),
         })
@@ -249,6 +254,7 @@ impl Rig<'_> {
             seconds,
             sent_bytes: sent_bytes(&lab, counts.0)?,
             trunk_bytes: None,
+            read_bytes: None,
             happened: None,
             moved: None,
         })
@@ -312,6 +318,7 @@ enum Point {
     Uneven(uneven::Point),
     Failure(failures::Failure),
     Broadcast(broadcast::Tool),
+    Disks(bool),
 }
 
 /// Bytes of the file for each network.
@@ -323,6 +330,7 @@ struct Sizes {
     uneven: u64,
     windows: u64,
     failures: u64,
+    disks: u64,
 }
 
 impl Point {
@@ -340,6 +348,7 @@ impl Point {
         all.extend(uneven::points().map(Self::Uneven));
         all.extend(failures::ALL.map(Self::Failure));
         all.extend(broadcast::ALL.map(Self::Broadcast));
+        all.extend([true, false].map(Self::Disks));
         all
     }
 
@@ -351,6 +360,7 @@ impl Point {
             Self::Uneven(point) if point.has_windows() => sizes.windows,
             Self::Uneven(_) => sizes.uneven,
             Self::Failure(_) => sizes.failures,
+            Self::Disks(_) => sizes.disks,
         }
     }
 
@@ -368,6 +378,7 @@ impl Point {
             Self::Uneven(point) => format!("uneven, {bytes} bytes, {}", point.name()),
             Self::Failure(failure) => format!("failures, {bytes} bytes, {}", failure.name()),
             Self::Broadcast(tool) => format!("broadcast, {bytes} bytes, {}", tool.name()),
+            Self::Disks(hands_on) => format!("disks, {bytes} bytes, {}", relay(hands_on)),
         }
     }
 
@@ -381,6 +392,7 @@ impl Point {
             Self::Uneven(point) => point.least_seconds(bytes).unwrap_or(0.0),
             Self::Failure(_) => 2.0 * equal_seconds(bytes, 4, true),
             Self::Broadcast(tool) => tool.seconds(bytes),
+            Self::Disks(_) => disks::least_seconds(bytes),
         };
         least + START_SECONDS
     }
@@ -393,6 +405,7 @@ impl Point {
             Self::Uneven(point) => uneven::measure(rig, point),
             Self::Failure(failure) => failures::measure(rig, failure),
             Self::Broadcast(tool) => broadcast::measure(rig, tool),
+            Self::Disks(hands_on) => disks::measure(rig, hands_on),
         }
     }
 }
@@ -409,6 +422,7 @@ pub(crate) fn run(settings: &Settings) -> Result<bool> {
             uneven: 60_000_000,
             windows: 180_000_000,
             failures: 60_000_000,
+            disks: 180_000_000,
         },
         false => Sizes {
             mixed: 1_200_000_000,
@@ -418,6 +432,7 @@ pub(crate) fn run(settings: &Settings) -> Result<bool> {
             uneven: 480_000_000,
             windows: 1_440_000_000,
             failures: 120_000_000,
+            disks: 900_000_000,
         },
     };
     let programs = WAYS.iter().flat_map(|way| way.programs());
@@ -467,6 +482,7 @@ pub(crate) fn run(settings: &Settings) -> Result<bool> {
         uneven::table(&mut bench, &samples, sizes)?,
         failures::table(&mut bench, &samples, sizes.failures)?,
         broadcast::table(&mut bench, &samples, sizes.equal),
+        disks::table(&mut bench, &samples, sizes.disks),
     ];
     bench.finish(&tables)
 }
@@ -627,6 +643,7 @@ mod tests {
             uneven: 3,
             windows: 6,
             failures: 4,
+            disks: 5,
         };
         let keys = |mixed| -> std::collections::BTreeSet<String> {
             let all = Point::all(false).into_iter();

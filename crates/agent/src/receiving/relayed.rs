@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use ropewalk_lane::{Landing, LaneError, Received};
 use ropewalk_model::{CHUNK_LEN, Range, time};
-use ropewalk_proto::node::{Held, StreamId};
-use ropewalk_proto::wire::SPACE_DATA;
+use ropewalk_proto::node::{Held, StreamId, with_origins};
+use ropewalk_proto::wire::{HeldRange, SPACE_DATA};
 use ropewalk_store::StoreError;
 
 use super::Fetch;
@@ -99,6 +99,10 @@ impl Holder for Fetch {
     fn held(&self) -> (Held, time::Instant) {
         let held = self.state.lock().node.held();
         (held, self.member.now())
+    }
+
+    fn with_origins(&self, ranges: &[Range]) -> Vec<HeldRange> {
+        with_origins(ranges, self.state.lock().node.fetch().origins())
     }
 
     fn read_held(&self, offset: u64, buf: &mut [u8]) -> Result<(), StoreError> {

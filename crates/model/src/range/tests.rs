@@ -26,6 +26,32 @@ fn assert_canonical(set: &RangeSet) {
 }
 
 proptest! {
+    /// Values are those given last, taken away or never given, as with one value a byte; pieces are as few as possible.
+    #[test]
+    fn a_map_agrees_with_a_value_a_byte(steps in proptest::collection::vec((range(), proptest::option::of(0..3u8)), 0..16), probe in range()) {
+        let mut map = RangeMap::default();
+        let mut bytes = [None; SPACE as usize];
+        for (range, value) in steps {
+            match value {
+                Some(value) => map.insert(range, value),
+                None => map.remove(range),
+            }
+            bytes[range.start as usize..range.end as usize].fill(value);
+        }
+        let whole: Vec<_> = map.within(Range::new(0, SPACE)).collect();
+        prop_assert_eq!(whole.len(), map.len());
+        prop_assert_eq!(whole.is_empty(), map.is_empty());
+        let touch = |w: &[(Range, u8)]| w[0].0.end == w[1].0.start && w[0].1 == w[1].1;
+        prop_assert!(!whole.windows(2).any(touch), "{whole:?}");
+        let parts: Vec<_> = map.within(probe).collect();
+        for (offset, value) in (0..SPACE).zip(bytes) {
+            prop_assert_eq!(map.get(offset), value);
+            let here = parts.iter().find(|(part, _)| part.contains(offset));
+            let expected = value.filter(|_| probe.contains(offset));
+            prop_assert_eq!(here.map(|(_, value)| *value), expected);
+        }
+    }
+
     /// Every set operation agrees with the same operation on single bytes.
     #[test]
     fn operations_agree_with_a_bitmap(left in ranges(), right in ranges(), probe in range()) {

@@ -1,8 +1,8 @@
 //! When a receiver announces to a peer that fetches from it what it has, and what of it.
 
-use ropewalk_model::{Instant, Nanos, Range, RangeSet};
+use ropewalk_model::{Instant, Nanos, Range, RangeMap, RangeSet};
 
-use crate::wire::HELD_RANGES_MAX;
+use crate::wire::{HELD_RANGES_MAX, HeldRange};
 
 /// Two announcements on one stream are at least this part of the time apart that the stream has been open for: what waits to be
 /// announced delays a transfer by as much, in proportion; or this part of the time that is left, as what others are to have last they
@@ -87,6 +87,53 @@ impl Announcer {
         let left = Nanos(u64::try_from(left).unwrap_or(u64::MAX));
         left.max(now.since(self.received.1))
     }
+}
+
+/// What [`Announcer::announce`] says, cut where the holders change that it is from. A range that would have too many parts for one announcement
+/// goes without.
+#[must_use]
+pub fn with_origins(ranges: &[Range], origins: &RangeMap<u32>) -> Vec<HeldRange> {
+    let mut space = HELD_RANGES_MAX.saturating_sub(ranges.len());
+    let mut all = Vec::with_capacity(ranges.len());
+    for &range in ranges {
+        let before = all.len();
+        let mut at = range.start;
+        for (part, origin) in origins.within(range) {
+            if at < part.start {
+                let range = Range::new(at, part.start);
+                all.push(HeldRange {
+                    range,
+                    origin: None,
+                });
+            }
+            all.push(HeldRange {
+                range: part,
+                origin: Some(origin),
+            });
+            at = part.end;
+            if all.len() - before > space {
+                break;
+            }
+        }
+        if at < range.end {
+            let range = Range::new(at, range.end);
+            all.push(HeldRange {
+                range,
+                origin: None,
+            });
+        }
+        let cuts = all.len() - before - 1;
+        if cuts > space {
+            all.truncate(before);
+            all.push(HeldRange {
+                range,
+                origin: None,
+            });
+        } else {
+            space -= cuts;
+        }
+    }
+    all
 }
 
 /// Announcements beyond one every [`PAUSE_MIN`] since the stream was opened that it may bring.
@@ -241,6 +288,41 @@ mod tests {
         let most = SAVED_MAX + BURST;
         assert!((0..most).all(|_| heard.count(day)));
         assert!(!heard.count(day));
+    }
+
+    /// Ranges are cut where their holders change, and gaps have none. All of them are announced, also where cuts do not fit.
+    #[test]
+    fn announced_ranges_have_their_origins() {
+        let held = |start, end, origin| HeldRange {
+            range: Range::new(start, end),
+            origin,
+        };
+        let mut origins = RangeMap::default();
+        origins.insert(Range::new(0, 10), 4);
+        origins.insert(Range::new(15, 20), 5);
+        origins.insert(Range::new(20, 40), 6);
+        let ranges = [Range::new(5, 25), Range::new(30, 35), Range::new(50, 51)];
+        let expected = [
+            held(5, 10, Some(4)),
+            held(10, 15, None),
+            held(15, 20, Some(5)),
+            held(20, 25, Some(6)),
+            held(30, 35, Some(6)),
+            held(50, 51, None),
+        ];
+        assert_eq!(with_origins(&ranges, &origins), expected);
+
+        let mut many = RangeMap::default();
+        (0..2000).for_each(|at| many.insert(Range::new(at, at + 1), at as u32));
+        let ranges = [
+            Range::new(0, 1000),
+            Range::new(1000, 1100),
+            Range::new(1200, 1210),
+        ];
+        let all = with_origins(&ranges, &many);
+        assert_eq!(all.len(), 1000 + 1 + 10);
+        assert_eq!(all[1000], held(1000, 1100, None));
+        assert_eq!(all[1010], held(1209, 1210, Some(1209)));
     }
 
     /// A frame has an end: what does not fit goes with the next one.

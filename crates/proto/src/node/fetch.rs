@@ -225,11 +225,12 @@ impl Receiving {
                 self.watch.arrived(range.len(), now);
                 self.pairs[lane].delivered += range.len();
                 self.first_copy(lane, range, digest, cancel.len());
+                let origin = self.origin_of(lane, range);
                 if let Some(digest) = digest {
                     self.digests.push((range, digest));
-                    self.compare_unit(self.origin_of(lane, range), range, digest);
+                    self.compare_unit(origin, range, digest);
                 }
-                self.relays.delivered(range, digest);
+                self.relays.delivered(range, origin, digest);
                 for lane in cancel {
                     self.events.push_back(Event::Cancel(lane, range));
                 }

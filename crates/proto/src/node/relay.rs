@@ -3,6 +3,7 @@
 use ropewalk_model::{Instant, Range};
 
 use super::{Failure, Held, Life, Node, StreamId};
+use crate::wire::HeldRange;
 
 impl Node {
     /// Bytes that others may have from this node: checked ones, safe or not yet. None where contents are known to be wrong.
@@ -31,7 +32,7 @@ impl Node {
     pub fn handle_announced(
         &mut self,
         id: StreamId,
-        ranges: &[Range],
+        ranges: &[HeldRange],
         now: Instant,
         unit_at: &dyn Fn(u64) -> Range,
     ) {

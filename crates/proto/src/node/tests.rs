@@ -5,6 +5,7 @@ use ropewalk_model::{CHUNK_LEN, Instant, Nanos, Range};
 use super::fetch::Take;
 use super::*;
 use crate::control::{Peer, Run, to_agent};
+use crate::wire::HeldRange;
 
 const START: Instant = Instant::ZERO;
 const SECOND: Nanos = Nanos::from_secs(1);
@@ -13,6 +14,15 @@ const SECOND: Nanos = Nanos::from_secs(1);
 pub(super) fn unit_at(offset: u64) -> Range {
     let start = offset / CHUNK_LEN * CHUNK_LEN;
     Range::new(start, start + CHUNK_LEN)
+}
+
+/// As announced by one that does not say where it has them from.
+pub(super) fn held(ranges: &[Range]) -> Vec<HeldRange> {
+    let held = |range: &Range| HeldRange {
+        range: *range,
+        origin: None,
+    };
+    ranges.iter().map(held).collect()
 }
 
 fn run(unit: u64) -> Run {

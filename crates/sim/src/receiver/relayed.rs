@@ -8,8 +8,9 @@ use std::collections::BTreeSet;
 use ropewalk_model::{Instant, Range};
 use ropewalk_proto::control::Verify;
 use ropewalk_proto::coordinator::Relay;
-use ropewalk_proto::node::StreamId;
 use ropewalk_proto::node::fetch::Ask;
+use ropewalk_proto::node::{StreamId, with_origins};
+use ropewalk_proto::wire::HeldRange;
 
 use super::Receiver;
 use crate::agent::Around;
@@ -22,7 +23,7 @@ pub(super) struct Asked {
     // Answers under way.
     answers: Vec<(Instant, u32, Range)>,
     // Announcements under way.
-    announced: Vec<(Instant, StreamId, Vec<Range>)>,
+    announced: Vec<(Instant, StreamId, Vec<HeldRange>)>,
 }
 
 fn hash(range: Range) -> [u8; 32] {
@@ -74,8 +75,8 @@ impl Receiver {
             if around.dead[lane.sender as usize] || !self.machine.phase(*id).is_open() {
                 continue;
             }
-            if let Some(held) = around.held.get(&lane.sender) {
-                let ranges = announcer.announce(held, now);
+            if let Some((held, origins)) = around.held.get(&lane.sender) {
+                let ranges = with_origins(&announcer.announce(held, now), origins);
                 if !ranges.is_empty() {
                     let at = now + around.scenario.announcement_time;
                     self.asked.announced.push((at, *id, ranges));

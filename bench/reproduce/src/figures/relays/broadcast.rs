@@ -127,6 +127,7 @@ pub(super) fn measure(rig: &Rig<'_>, tool: Tool) -> Result<Sample> {
         seconds: nanoseconds.parse::<u64>()? as f64 / 1e9,
         sent_bytes,
         trunk_bytes: None,
+        read_bytes: None,
         happened: None,
         moved: None,
     })

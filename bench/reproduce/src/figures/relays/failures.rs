@@ -182,6 +182,7 @@ pub(super) fn measure(rig: &Rig<'_>, failure: Failure) -> Result<Sample> {
         seconds: moved.report.seconds,
         sent_bytes,
         trunk_bytes: None,
+        read_bytes: None,
         happened: Some(happened),
         moved: Some(crate::ropewalk::Moved { agents, ..moved }),
     })

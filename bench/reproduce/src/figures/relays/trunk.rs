@@ -140,6 +140,7 @@ pub(super) fn measure(rig: &Rig<'_>, point: Point) -> Result<Sample> {
         sent_bytes: sent_bytes(&lab, 1)?,
         // IP, TCP and its time stamps.
         trunk_bytes: Some(crossed.bytes.saturating_sub(crossed.packets * 52)),
+        read_bytes: None,
         happened: None,
         moved: Some(moved),
     })

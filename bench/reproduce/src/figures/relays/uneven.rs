@@ -159,6 +159,7 @@ pub(super) fn measure(rig: &Rig<'_>, point: Point) -> Result<Sample> {
         seconds: moved.report.seconds,
         sent_bytes: sent_bytes(&lab, senders)?,
         trunk_bytes: None,
+        read_bytes: None,
         happened: None,
         moved: Some(moved),
     })

@@ -6,18 +6,20 @@
 //! ```
 //!
 //! Hashes are asked for a few units ahead of each fellow receiver, those that it announced first, so that they are mostly there
-//! when the announcement is. A unit is taken from it only when both are there, and counts only where it has that hash. One that
+//! when the announcement is. The holder that sent the unit has read it, and is asked: announcements say which one of several that is,
+//! so that holders mostly read each unit once. Before they do, only the last units are asked about. A unit is taken from it only when both are there, and counts only where it has that hash. One that
 //! sends other bytes is left out for the rest of the transfer. Nothing else depends on it: original holders are holders of the same
 //! runs, and serve what is not announced, or not in time.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ropewalk_model::{Instant, Range, RangeSet};
+use ropewalk_model::{Instant, Range, RangeMap, RangeSet};
 
 use super::{Difference, Event, Receiving};
 use crate::control::Peer;
 use crate::ledger::{LaneId, ReadyRun, whole_units};
 use crate::mix::mix;
+use crate::wire::HeldRange;
 
 /// Bytes of each fellow receiver's work whose hashes are asked for before they are taken: a lane of 1.3 Gbit/s brings as many in
 /// 50 ms, in which an answer arrives ...
@@ -28,6 +30,9 @@ pub(super) const AHEAD_UNITS_MIN: usize = 32;
 
 /// ... and at most so many: hundreds of lanes take little memory.
 const AHEAD_UNITS_MAX: usize = 128;
+
+/// Pieces of what fellow receivers said of the origin of their bytes that are remembered.
+const ORIGINS_MAX: usize = 1 << 16;
 
 /// A lane with fewer units to bring than that is to bring what others would bring later.
 const UNITS_ELSEWHERE: usize = 4;
@@ -63,6 +68,10 @@ pub(super) struct Relays {
     joined: BTreeSet<u32>,
     // Where this node hands on: by the start of each unit that was received, its end and hash.
     own: Option<BTreeMap<u64, (u64, [u8; 32])>>,
+    // Of what it has: the original holders that this is from.
+    origins: RangeMap<u32>,
+    // Of what it lacks: the same, as fellow receivers said.
+    pub(super) said_origins: RangeMap<u32>,
 }
 
 /// Units whose hashes are to be asked for.
@@ -121,12 +130,30 @@ impl Relays {
     }
 
     /// Bytes are delivered, by whichever lane; their hash.
-    pub fn delivered(&mut self, range: Range, digest: Option<[u8; 32]>) {
+    ///
+    /// * `origin`: the original holder that they are from.
+    pub fn delivered(&mut self, range: Range, origin: u32, digest: Option<[u8; 32]>) {
         if let Some((own, digest)) = self.own.as_mut().zip(digest) {
             own.insert(range.start, (range.end, digest));
+            self.origins.insert(range, origin);
         }
+        self.said_origins.remove(range);
         while let Some((&start, _)) = self.units.range(range.start..range.end).next() {
             self.remove(start);
+        }
+    }
+
+    /// Fellow receivers have more, and say where it is from.
+    fn note_origins(&mut self, held: &[HeldRange], news: &RangeSet, delivered: &RangeSet) {
+        let said = held
+            .iter()
+            .filter_map(|held| Some((held.range, held.origin?)));
+        for (range, origin) in said {
+            for part in news.within(range).flat_map(|part| delivered.gaps(part)) {
+                if self.said_origins.len() < ORIGINS_MAX {
+                    self.said_origins.insert(part, origin);
+                }
+            }
         }
     }
 
@@ -211,7 +238,7 @@ impl Receiving {
     pub fn handle_announced(
         &mut self,
         lane: LaneId,
-        ranges: &[Range],
+        ranges: &[HeldRange],
         now: Instant,
         unit_at: &dyn Fn(u64) -> Range,
     ) {
@@ -220,13 +247,19 @@ impl Receiving {
         if !self.listens(lane) {
             return;
         }
-        let Some(relay) = self.relays.all.get_mut(&node) else {
+        if !self.relays.all.contains_key(&node) {
             return;
-        };
-        let news = self.ledger.announced(lane, ranges, now);
+        }
+        let all: Vec<Range> = ranges.iter().map(|held| held.range).collect();
+        let news = self.ledger.announced(lane, &all, now);
         if news.is_empty() {
             return;
         }
+        self.relays
+            .note_origins(ranges, &news, self.ledger.delivered_ranges());
+        let Some(relay) = self.relays.all.get_mut(&node) else {
+            return;
+        };
         let (announced, units) = (self.ledger.has(lane), &self.relays.units);
         // Units that are whole now begin in what is new, or end there.
         let around = |range: Range| {
@@ -274,8 +307,8 @@ impl Receiving {
     }
 
     /// Asks for the hashes of units that a fellow receiver is to bring: of those that others wait for here and that it has announced, of
-    /// its own work that it has, and of the rest of that, which takes at most half of the place, as it may never have it. Where it
-    /// has little to do, of what others would bring later.
+    /// its own work that it has, and, where there is one holder or little is left, of the rest of that, which takes at most half of the space, as it may
+    /// never have it. Where it has little to do, of what others would bring later.
     pub(super) fn ask_ahead(&mut self, lane: LaneId, unit_at: &dyn Fn(u64) -> Range) {
         let node = self.node_of(lane);
         let Some(relay) = self.relays.all.get(&node).filter(|_| !self.finished) else {
@@ -311,14 +344,14 @@ impl Receiving {
                 let others = self.ledger.ready_elsewhere(lane);
                 asked.ask(others, Some(announced), few, unit_at);
             }
-            let early = early_max.saturating_sub(early);
-            asked.ask(self.ledger.ready_of(lane), None, early, unit_at);
+            if self.has_one_origin() || self.has_few_left(lane, early_max) {
+                let early = early_max.saturating_sub(early);
+                asked.ask(self.ledger.ready_of(lane), None, early, unit_at);
+            }
         }
         let to_nodes = |(unit, holders): (Range, Vec<LaneId>)| {
-            let holders = holders.iter();
-            let holders = holders.filter(|lane| !self.ledger.is_relay(**lane));
-            let nodes: Vec<u32> = holders.map(|lane| self.node_of(*lane)).collect();
-            (unit, nodes, !announced.contains_range(unit))
+            let is_early = !announced.contains_range(unit);
+            (unit, self.originals(&holders), is_early)
         };
         let wanted: Vec<(Range, Vec<u32>, bool)> = asked.wanted.into_iter().map(to_nodes).collect();
         for (range, holders, is_early) in wanted {
@@ -344,6 +377,35 @@ impl Receiving {
         self.call_seconds();
     }
 
+    /// The original holders that these lanes lead to.
+    fn originals(&self, lanes: &[LaneId]) -> Vec<u32> {
+        let lanes = lanes.iter().filter(|lane| !self.ledger.is_relay(**lane));
+        lanes.map(|lane| self.node_of(*lane)).collect()
+    }
+
+    /// Whether a node is an original holder of some bytes.
+    fn is_origin(&self, node: u32) -> bool {
+        let lane = self.lane_of.get(&node);
+        lane.is_some_and(|lane| !self.ledger.is_relay(*lane))
+    }
+
+    fn has_one_origin(&self) -> bool {
+        let origins = self.lane_of.keys().filter(|node| self.is_origin(**node));
+        origins.take(2).count() == 1
+    }
+
+    /// Whether no more of a fellow receiver's work is left than so many units.
+    fn has_few_left(&self, lane: LaneId, units: usize) -> bool {
+        let mut runs = self.ledger.ready_of(lane);
+        let bytes: u64 = runs.by_ref().take(units).map(|run| run.range.len()).sum();
+        runs.next().is_none() && bytes <= units as u64 * self.unit_len
+    }
+
+    /// Of what this node has: the original holders that it is from.
+    pub fn origins(&self) -> &RangeMap<u32> {
+        &self.relays.origins
+    }
+
     /// Asks an original holder for the hash of a unit: which; `None` where there is none that can be asked.
     ///
     /// * `but`: those that were asked before.
@@ -354,14 +416,18 @@ impl Receiving {
         but: &BTreeSet<u32>,
     ) -> Option<u32> {
         let may = |node: &&u32| !but.contains(*node) && self.can_be_asked(**node);
-        // The same holder for all receivers, so that the unit is read once; others for other units, so that holders share the reading.
+        // The one that has read it; else the same one for all receivers, so that the unit is read once, and others for other units, so that
+        // holders share the reading.
         let has_many = self.has_many_seconds();
+        let said = self.relays.said_origins.get(range.start);
+        let said = said.filter(|node| self.is_origin(*node));
         let rank = |node: u32| {
             let is_stream_more = has_many && !self.is_second(node);
             let turn = mix(range.start ^ u64::from(node));
-            (self.is_late(node), is_stream_more, turn)
+            let has_read = said == Some(node);
+            (self.is_late(node), is_stream_more, !has_read, turn)
         };
-        let able = holders.iter().filter(may).copied();
+        let able = holders.iter().chain(&said).filter(may).copied();
         let origin = able.min_by_key(|node| rank(*node))?;
         self.ask_second(origin, range);
         Some(origin)
@@ -424,9 +490,7 @@ impl Receiving {
         };
         let but = unit.asked.union(but).copied().collect();
         let run = self.ledger.ready_around(range);
-        let holders = run.map(|run| run.holders.clone()).unwrap_or_default();
-        let holders = holders.iter().filter(|lane| !self.ledger.is_relay(**lane));
-        let holders: Vec<u32> = holders.map(|lane| self.node_of(*lane)).collect();
+        let holders = run.map_or(Vec::new(), |run| self.originals(&run.holders));
         let next = self.ask_origin(range, &holders, &but);
         let unit = self.relays.units.get_mut(&range.start);
         if let Some((unit, next)) = unit.zip(next) {

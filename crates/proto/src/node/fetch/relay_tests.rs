@@ -6,7 +6,8 @@ use super::relay::AHEAD_UNITS_MIN;
 use super::replicas::SECONDS_MANY;
 use super::*;
 use crate::control::{Plan, Revision, Run};
-use crate::node::tests::unit_at;
+use crate::node::tests::{held, unit_at};
+use crate::wire::HeldRange;
 
 const START: Instant = Instant::ZERO;
 const SECOND: Nanos = Nanos::from_secs(1);
@@ -115,7 +116,7 @@ fn units_are_announced_and_vouched_for() {
     let vouched = answer(&mut receiving, START);
     assert!((1..9).all(|at| vouched.contains(&chunk(at))), "{vouched:?}");
     assert_eq!(take(&mut receiving, TO_RELAY, START), []);
-    receiving.handle_announced(TO_RELAY, &[chunk(3)], START, &unit_at);
+    receiving.handle_announced(TO_RELAY, &held(&[chunk(3)]), START, &unit_at);
     assert_eq!(take(&mut receiving, TO_RELAY, START), [chunk(3)]);
     assert_eq!(take(&mut receiving, TO_RELAY, START), []);
     assert!(receiving.is_true(TO_RELAY, chunk(3), Some(hash(chunk(3)))));
@@ -126,10 +127,10 @@ fn units_are_announced_and_vouched_for() {
     assert!(receiving.is_delivered(chunk(3)) && receiving.holds(chunk(3)));
     // A part of a unit is none.
     let part = Range::new(chunk(5).start, chunk(5).end - 1);
-    receiving.handle_announced(TO_RELAY, &[part], START, &unit_at);
+    receiving.handle_announced(TO_RELAY, &held(&[part]), START, &unit_at);
     assert_eq!(take(&mut receiving, TO_RELAY, START + SECOND), []);
     let rest = Range::new(part.end, chunk(7).end);
-    receiving.handle_announced(TO_RELAY, &[rest], START, &unit_at);
+    receiving.handle_announced(TO_RELAY, &held(&[rest]), START, &unit_at);
     let taken = take(&mut receiving, TO_RELAY, START + SECOND);
     assert_eq!(taken[..2], [chunk(5), chunk(6)]);
 }
@@ -139,7 +140,7 @@ fn units_are_announced_and_vouched_for() {
 fn what_is_said_again_is_not_looked_at() {
     let mut receiving = receiving(0..1, 1..200);
     let said = [Range::new(0, chunk(200).start)];
-    receiving.handle_announced(TO_RELAY, &said, START, &unit_at);
+    receiving.handle_announced(TO_RELAY, &held(&said), START, &unit_at);
     answer(&mut receiving, START);
     let mut delivered = 0;
     while delivered < AHEAD_UNITS_MIN / 2 {
@@ -152,7 +153,7 @@ fn what_is_said_again_is_not_looked_at() {
     }
     assert_eq!(answer(&mut receiving, START), []);
     // More are asked for when the lane takes some.
-    receiving.handle_announced(TO_RELAY, &said, START, &unit_at);
+    receiving.handle_announced(TO_RELAY, &held(&said), START, &unit_at);
     assert_eq!(answer(&mut receiving, START), []);
     take(&mut receiving, TO_RELAY, START);
     assert_ne!(answer(&mut receiving, START), []);
@@ -188,7 +189,12 @@ fn one_may_want_nothing() {
 fn wrong_bytes_are_not_taken() {
     let mut receiving = receiving(0..1, 1..9);
     answer(&mut receiving, START);
-    receiving.handle_announced(TO_RELAY, &[Range::new(0, chunk(9).start)], START, &unit_at);
+    receiving.handle_announced(
+        TO_RELAY,
+        &held(&[Range::new(0, chunk(9).start)]),
+        START,
+        &unit_at,
+    );
     let taken = take(&mut receiving, TO_RELAY, START);
     assert_eq!(taken.first(), Some(&chunk(1)));
     events(&mut receiving);
@@ -207,7 +213,7 @@ fn wrong_bytes_are_not_taken() {
     // What else it was asked for ends with its connection, and what it announces is nothing.
     assert!(!receiving.is_true(TO_RELAY, chunk(2), Some(hash(chunk(2)))));
     receiving.handle_closed(TO_RELAY, &taken[1..], START);
-    receiving.handle_announced(TO_RELAY, &[chunk(8)], START, &unit_at);
+    receiving.handle_announced(TO_RELAY, &held(&[chunk(8)]), START, &unit_at);
     assert_eq!(take(&mut receiving, TO_RELAY, START), []);
     let mut now = START;
     while !carry_on(&mut receiving, &mut now) {
@@ -230,7 +236,7 @@ fn a_silent_relay_decides_nothing() {
             answer(&mut receiving, now);
             receiving.handle_announced(
                 TO_RELAY,
-                &[Range::new(0, chunk(4 + brought).start)],
+                &held(&[Range::new(0, chunk(4 + brought).start)]),
                 now,
                 &unit_at,
             );
@@ -252,7 +258,12 @@ fn a_silent_relay_decides_nothing() {
 #[test]
 fn without_holders_nothing_is_taken() {
     let mut receiving = receiving(0..1, 1..9);
-    receiving.handle_announced(TO_RELAY, &[Range::new(0, chunk(9).start)], START, &unit_at);
+    receiving.handle_announced(
+        TO_RELAY,
+        &held(&[Range::new(0, chunk(9).start)]),
+        START,
+        &unit_at,
+    );
     events(&mut receiving);
     receiving.handle_lane_down(TO_ORIGIN, "killed");
     let said = events(&mut receiving);
@@ -271,7 +282,12 @@ fn what_a_relay_has_not_comes_from_the_holder() {
         let mut receiving = receiving(0..1, 1..9);
         let mut now = START;
         answer(&mut receiving, now);
-        receiving.handle_announced(TO_RELAY, &[Range::new(0, chunk(9).start)], now, &unit_at);
+        receiving.handle_announced(
+            TO_RELAY,
+            &held(&[Range::new(0, chunk(9).start)]),
+            now,
+            &unit_at,
+        );
         let taken = take(&mut receiving, TO_RELAY, now);
         assert!(!taken.is_empty());
         match is_lost {
@@ -319,7 +335,7 @@ fn another_holder_is_asked() {
     }]);
     receiving.handle_announced(
         TO_RELAY,
-        &[Range::new(chunk(1).start, chunk(3).start)],
+        &held(&[Range::new(chunk(1).start, chunk(3).start)]),
         START,
         &unit_at,
     );
@@ -339,6 +355,52 @@ fn another_holder_is_asked() {
     asked(&mut receiving);
     assert_eq!(down.len(), 2);
     assert_eq!(take(&mut receiving, TO_RELAY, START), []);
+}
+
+/// The holder that a fellow receiver names has read the unit, and is asked for its hash, also where it is none of those of the plan. Before that is
+/// said, none of several holders is asked, but at the end.
+#[test]
+fn the_holder_that_has_read_a_unit_is_asked() {
+    const OTHER: u32 = 2;
+    let mut plan = plan(0..1, 1..60);
+    plan.peers.push(Peer {
+        node: OTHER,
+        name: "n2".into(),
+        ..Peer::default()
+    });
+    let mut receiving = begin(&plan);
+    let asked = |receiving: &mut Receiving, node| match receiving.next_digests(node) {
+        Ask::Units(units) => Vec::from_iter(units.iter().map(|unit| unit.start / CHUNK_LEN)),
+        Ask::Wait | Ask::Closed => Vec::new(),
+    };
+    let none: [u64; 0] = [];
+    assert_eq!(asked(&mut receiving, ORIGIN), none);
+    assert_eq!(asked(&mut receiving, OTHER), none);
+    let said = [
+        (1..18, Some(OTHER)),
+        (18..20, Some(ORIGIN)),
+        (20..22, Some(RELAY)),
+        (22..33, None),
+    ];
+    let said = said.map(|(chunks, origin): (std::ops::Range<u64>, _)| HeldRange {
+        range: Range::new(chunk(chunks.start).start, chunk(chunks.end).start),
+        origin,
+    });
+    receiving.handle_announced(TO_RELAY, &said, START, &unit_at);
+    assert_eq!(asked(&mut receiving, ORIGIN), Vec::from_iter(18..33));
+    assert_eq!(asked(&mut receiving, OTHER), Vec::from_iter(1..18));
+    // What is delivered is forgotten, and this node says where it has it from.
+    receiving.relays.hand_on();
+    let unit = chunk(1);
+    receiving.handle_digest(OTHER, unit, hash(unit), START);
+    assert!(take(&mut receiving, TO_RELAY, START).contains(&unit));
+    receiving.handle_unit(TO_RELAY, unit, Some(hash(unit)), START);
+    assert!(take(&mut receiving, TO_ORIGIN, START).contains(&chunk(0)));
+    receiving.handle_unit(TO_ORIGIN, chunk(0), Some(hash(chunk(0))), START);
+    let origin_of = |at| receiving.origins().get(chunk(at).start);
+    assert_eq!([0, 1, 2].map(origin_of), [Some(ORIGIN), Some(OTHER), None]);
+    let said = |at| receiving.relays.said_origins.get(chunk(at).start);
+    assert_eq!([1, 2].map(said), [None, Some(OTHER)]);
 }
 
 /// A holder takes questions and does not answer: after a while others are asked, about what is new at once, and its answer counts
@@ -361,7 +423,7 @@ fn one_that_does_not_answer_in_time_is_not_waited_for() {
         plan.runs[1].spares = vec![SILENT];
         let mut receiving = begin(&plan);
         let units = Range::new(chunk(UNITS.start).start, chunk(UNITS.end).start);
-        receiving.handle_announced(TO_RELAY, &[units], START, &unit_at);
+        receiving.handle_announced(TO_RELAY, &held(&[units]), START, &unit_at);
         let asked = ask(&mut receiving, SILENT);
         assert!((4..16).contains(&asked.len()), "{asked:?}");
         (receiving, asked)
@@ -387,7 +449,7 @@ fn one_that_does_not_answer_in_time_is_not_waited_for() {
     let (first, second) = (silent[0], silent[1]);
     receiving.handle_digest(SILENT, first, hash(first), late);
     events(&mut receiving);
-    receiving.handle_digest(ORIGIN, first, [9; 32], late);
+    receiving.handle_digest(ORIGIN, first, [99; 32], late);
     let differ = |event: &Event| matches!(event, Event::Differ(found) if found.range == first);
     assert!(events(&mut receiving).iter().any(differ));
     receiving.handle_digest(ORIGIN, second, hash(second), late);
@@ -429,7 +491,7 @@ fn one_that_does_not_answer_in_time_is_not_waited_for() {
     assert_eq!(sorted(ask(&mut receiving, ORIGIN)), sorted(silent));
 }
 
-/// All receivers ask one holder about a unit, which reads it for the first of them, and all holders in turn. Where there are many, a
+/// Where nothing says which holder reads a unit, all receivers ask one about it, which reads it for the first of them, and all holders in turn. Where there are many, a
 /// receiver asks some of them.
 #[test]
 fn receivers_ask_the_same_holder() {
@@ -478,13 +540,13 @@ fn many_announced_pieces_are_forgotten_when_they_are_delivered() {
         .map(|at| Range::new(at * 2, at * 2 + 1))
         .collect();
     for some in pieces.chunks(1024) {
-        receiving.handle_announced(TO_RELAY, some, START, &unit_at);
+        receiving.handle_announced(TO_RELAY, &held(some), START, &unit_at);
     }
-    receiving.handle_announced(TO_RELAY, &[chunk(3)], START, &unit_at);
+    receiving.handle_announced(TO_RELAY, &held(&[chunk(3)]), START, &unit_at);
     assert_eq!(take(&mut receiving, TO_RELAY, START), []);
     assert_eq!(take(&mut receiving, TO_ORIGIN, START)[0], chunk(0));
     receiving.handle_unit(TO_ORIGIN, chunk(0), Some(hash(chunk(0))), START + SECOND);
-    receiving.handle_announced(TO_RELAY, &[chunk(3)], START + SECOND, &unit_at);
+    receiving.handle_announced(TO_RELAY, &held(&[chunk(3)]), START + SECOND, &unit_at);
     assert_eq!(take(&mut receiving, TO_RELAY, START + SECOND), [chunk(3)]);
 }
 
@@ -496,7 +558,7 @@ fn units_that_are_not_announced_leave_room() {
     assert!((1..=16).contains(&early.len()), "{early:?}");
     receiving.handle_announced(
         TO_RELAY,
-        &[Range::new(chunk(100).start, chunk(140).start)],
+        &held(&[Range::new(chunk(100).start, chunk(140).start)]),
         START,
         &unit_at,
     );
@@ -507,7 +569,12 @@ fn units_that_are_not_announced_leave_room() {
     );
     assert_eq!(take(&mut receiving, TO_RELAY, START)[0], chunk(100));
     // What it has at last is no guess any more: others are asked for.
-    receiving.handle_announced(TO_RELAY, &[Range::new(0, chunk(9).start)], START, &unit_at);
+    receiving.handle_announced(
+        TO_RELAY,
+        &held(&[Range::new(0, chunk(9).start)]),
+        START,
+        &unit_at,
+    );
     let mut now = START;
     while !carry_on(&mut receiving, &mut now) {
         assert!(now < START + SECOND * 60, "{:?}", receiving.missing());
@@ -521,7 +588,7 @@ fn hashes_keep_up_with_long_paths() {
     answer(&mut receiving, START);
     receiving.handle_announced(
         TO_RELAY,
-        &[Range::new(chunk(100).start, chunk(140).start)],
+        &held(&[Range::new(chunk(100).start, chunk(140).start)]),
         START,
         &unit_at,
     );
@@ -537,7 +604,12 @@ fn hashes_keep_up_with_long_paths() {
 fn one_that_floods_is_left_out() {
     let mut receiving = receiving(0..1, 1..9);
     answer(&mut receiving, START);
-    receiving.handle_announced(TO_RELAY, &[Range::new(0, chunk(9).start)], START, &unit_at);
+    receiving.handle_announced(
+        TO_RELAY,
+        &held(&[Range::new(0, chunk(9).start)]),
+        START,
+        &unit_at,
+    );
     events(&mut receiving);
     receiving.handle_flood(TO_RELAY, START);
     receiving.handle_flood(TO_RELAY, START);
@@ -598,7 +670,7 @@ fn one_that_joins_brings_what_it_has() {
     receiving.handle_revision(&revision, START);
     let to_joined = LaneId(2);
     assert_eq!(calls(&mut receiving), [to_joined]);
-    receiving.handle_announced(to_joined, &[chunk(39)], START, &unit_at);
+    receiving.handle_announced(to_joined, &held(&[chunk(39)]), START, &unit_at);
     answer(&mut receiving, START);
     assert_eq!(take(&mut receiving, to_joined, START), [chunk(39)]);
 }

@@ -5,7 +5,7 @@ use ropewalk_model::{CHUNK_LEN, RangeSet};
 use super::*;
 use crate::control::{Plan, Revision, Run};
 use crate::node::fetch::Receiving;
-use crate::node::tests::unit_at;
+use crate::node::tests::{held, unit_at};
 use crate::node::{Duties, End, Wish};
 
 const START: Instant = Instant::ZERO;
@@ -836,7 +836,7 @@ fn floods_of_announcements_end() {
             let some = Range::new(at, at + 1);
             bench
                 .node
-                .handle_announced(id, &[some], bench.now, &unit_at);
+                .handle_announced(id, &held(&[some]), bench.now, &unit_at);
         }
         bench.drain();
         bench.node.fetch().listens(id.lane)
@@ -863,7 +863,7 @@ fn one_that_has_all_reads_announcements() {
     let more = Range::new(20 * CHUNK_LEN, 24 * CHUNK_LEN);
     bench
         .node
-        .handle_announced(id, &[more], bench.now, &unit_at);
+        .handle_announced(id, &held(&[more]), bench.now, &unit_at);
     assert!(
         bench
             .node
