@@ -144,6 +144,12 @@ impl Device {
         Ok(())
     }
 
+    /// How much the kernel reads ahead of a program; of devices in files that is far more than of disks.
+    pub fn read_ahead(&self, bytes: u64) -> Result<()> {
+        let path = format!("/sys/class/block/{}/queue/read_ahead_kb", self.name());
+        write(&path, &(bytes >> 10).to_string())
+    }
+
     /// Gives it these speeds from now on.
     pub fn limit(&mut self, speeds: Speeds) -> Result<()> {
         let number = fs::read_to_string(format!("/sys/class/block/{}/dev", self.name()))?;

@@ -16,6 +16,7 @@
 
 mod bench;
 mod changed;
+mod congestion;
 mod device;
 mod distant;
 mod figures;

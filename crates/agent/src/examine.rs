@@ -5,6 +5,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use ropewalk_lane::{interfaces, open_files};
@@ -29,12 +30,16 @@ const SETTINGS: [&str; 10] = [
     "net.ipv4.tcp_slow_start_after_idle",
 ];
 
+/// What is measured notices the end after a step of its own; a disk that hangs is not waited for.
+const END_WAIT: Duration = Duration::from_secs(5);
+
 /// How names of files begin that may be made, and are removed when the connection ends.
 const NAME_BEGINS: &str = "ropewalk-doctor-";
 
 /// What is examined over one connection.
 #[derive(Debug, Default)]
 pub(crate) struct Examining {
+    is_used: AtomicBool,
     is_at_work: AtomicBool,
     // The connection has ended.
     is_over: AtomicBool,
@@ -43,9 +48,15 @@ pub(crate) struct Examining {
 }
 
 impl Examining {
+    /// Whether something was examined, or is.
+    pub fn is_used(&self) -> bool {
+        self.is_used.load(Ordering::Relaxed)
+    }
+
     /// Whether nothing else is being examined over the connection; then this is, until [`answer`](Self::answer) returns.
     pub fn begin(&self) -> bool {
-        !self.is_at_work.swap(true, Ordering::Relaxed)
+        self.is_used.store(true, Ordering::Relaxed);
+        !self.is_at_work.swap(true, Ordering::SeqCst)
     }
 
     fn is_over(&self) -> bool {
@@ -61,7 +72,11 @@ impl Examining {
                 ..Examined::default()
             },
         };
-        self.is_at_work.store(false, Ordering::Relaxed);
+        self.is_at_work.store(false, Ordering::SeqCst);
+        // It took longer than the end of the connection waits.
+        if self.is_over() {
+            self.remove();
+        }
         answer
     }
 
@@ -105,9 +120,17 @@ impl Examining {
         }
     }
 
-    /// The connection has ended: what is being measured stops, and its files are removed.
+    /// The connection ends: what is being measured stops, and its files are removed.
     pub fn end(&self) {
         self.is_over.store(true, Ordering::SeqCst);
+        let began = Instant::now();
+        while self.is_at_work.load(Ordering::SeqCst) && began.elapsed() < END_WAIT {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        self.remove();
+    }
+
+    fn remove(&self) {
         for path in std::mem::take(&mut *self.left.lock()) {
             // The copy of a file may never have got its name.
             let _ = std::fs::remove_file(path);

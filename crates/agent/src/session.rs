@@ -150,8 +150,10 @@ pub(crate) async fn converse<S>(
         }
     }
     // Before the connection ends: the master waits for that, and its files are gone then.
-    let examining = session.examining.clone();
-    let _ = tokio::task::spawn_blocking(move || examining.end()).await;
+    if session.examining.is_used() {
+        let examining = session.examining.clone();
+        let _ = tokio::task::spawn_blocking(move || examining.end()).await;
+    }
     let _ = writer.shutdown().await;
     reading.abort();
     session.close(shutdown).await;

@@ -111,10 +111,6 @@ impl<W: Wire> Wire for Faulty<W> {
         self.inner.sends_files()
     }
 
-    fn is_local(&self) -> bool {
-        self.inner.is_local()
-    }
-
     fn wait(&mut self, interest: Interest, deadline: Instant) -> io::Result<()> {
         // Bytes that never arrive must not wake anyone.
         let interest = if self.silent() {

@@ -388,7 +388,8 @@ pub enum Extent<'a> {
         /// Contiguous bytes from there.
         length: u64,
         /// The same bytes in memory, when they are mapped and cannot vanish (a pattern source). The
-        /// checksum is then computed there and the payload leaves by `sendfile`, or is sealed from there.
+        /// checksum is then computed there, and the payload leaves by `sendfile` to another host where it is
+        /// plain, else from memory.
         mapped: Option<&'a [u8]>,
     },
 }

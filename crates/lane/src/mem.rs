@@ -116,10 +116,6 @@ impl Wire for MemoryWire {
         Ok(count)
     }
 
-    fn is_local(&self) -> bool {
-        true
-    }
-
     fn wait(&mut self, interest: Interest, deadline: Instant) -> io::Result<()> {
         let mut state = self.shared.lock();
         loop {

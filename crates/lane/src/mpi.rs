@@ -644,10 +644,6 @@ impl Wire for Messages {
         }
     }
 
-    fn is_local(&self) -> bool {
-        true
-    }
-
     fn wait(&mut self, interest: Interest, deadline: Instant) -> io::Result<()> {
         loop {
             let left = deadline.saturating_duration_since(Instant::now());

@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use std::io::IoSlice;
 use std::time::{Duration, Instant};
 
-use ropewalk_model::{Digester, Range};
+use ropewalk_model::Digester;
 use ropewalk_proto::wire::{
     FrameHeader, FrameKind, HASH_LEN, HEADER_LEN, HELD_RANGE_LEN, HELD_RANGES_MAX, HeldRange,
     decode_held, flags,

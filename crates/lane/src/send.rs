@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use ropewalk_model::{Digester, Range, digest};
 use ropewalk_proto::wire::{
-    FrameHeader, FrameKind, HASH_LEN, HEADER_LEN, SPACE_DATA, TAG_LEN, encode_held, flags,
+    FrameHeader, FrameKind, HASH_LEN, HEADER_LEN, HELD_RANGE_LEN, HELD_RANGES_MAX, SPACE_DATA,
+    TAG_LEN, encode_held, flags,
 };
 
 use crate::checksum::{POISON, Sum};
@@ -24,6 +25,7 @@ const GRANTS_LEN: usize = 16 << 10;
 const FLUSH_LEN: usize = 128 << 10;
 /// Longest frame around a fragment.
 const FRAME_MAX: usize = HEADER_LEN + FRAGMENT_LEN + HASH_LEN + TAG_LEN;
+const _: () = assert!(HELD_RANGES_MAX * HELD_RANGE_LEN <= FRAGMENT_LEN);
 /// Below this a payload is copied next to its header; above, it leaves from its place.
 const DIRECT_MIN: usize = 32 << 10;
 /// Bytes sent between two looks for new grants and cancellations.
@@ -360,12 +362,12 @@ impl<W: Wire> Sender<W> {
         let Some(extent) = extent else {
             return Ok(built);
         };
-        let is_local = self.link.wire.is_local();
+        let sends_files = !is_sealed && self.link.wire.sends_files();
         let extent = match extent {
             Extent::File {
                 mapped: Some(bytes),
                 ..
-            } if is_sealed || is_local => Extent::Memory(bytes),
+            } if !sends_files => Extent::Memory(bytes),
             extent => extent,
         };
         Ok(match extent {
@@ -381,10 +383,7 @@ impl<W: Wire> Sender<W> {
                 offset,
                 length,
                 mapped,
-            } if !(is_sealed || is_local)
-                && self.link.wire.sends_files()
-                && (mapped.is_some() || !computed) =>
-            {
+            } if sends_files && (mapped.is_some() || !computed) => {
                 let mut length = usize::try_from(length).unwrap_or(usize::MAX).min(wanted);
                 if computed {
                     length = length

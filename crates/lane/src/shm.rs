@@ -468,10 +468,6 @@ impl Wire for Rings {
         Ok(written)
     }
 
-    fn is_local(&self) -> bool {
-        true
-    }
-
     fn wait(&mut self, interest: Interest, deadline: Instant) -> io::Result<()> {
         if self.mapped.is_none() {
             return self.poll(deadline);

@@ -80,11 +80,7 @@ impl Wire for Socket {
     }
 
     fn sends_files(&self) -> bool {
-        true
-    }
-
-    fn is_local(&self) -> bool {
-        self.local
+        !self.local
     }
 
     fn wait(&mut self, interest: Interest, deadline: Instant) -> io::Result<()> {

@@ -36,15 +36,12 @@ pub(crate) trait Wire: Send + 'static {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// Whether [`send_file`](Self::send_file) exists.
+    /// Whether [`send_file`](Self::send_file) exists and saves something. To a peer on this host it does not: the receiving side copies a file's
+    /// pages in any case, and each costs work. From cold pages it is 10 to 30 % slower than a buffer that the sender has just filled, and with four streams
+    /// half as fast as sending from memory.
     fn sends_files(&self) -> bool {
         false
     }
-
-    /// Whether the peer runs on this host. Then the receiving side copies a file's pages in any case, so that [`send_file`](Self::send_file) saves
-    /// nothing and costs work for each page: it is slower than a buffer the sender has just filled (10 to 30 % from cold pages), and than sending
-    /// from memory (half of its rate with four streams).
-    fn is_local(&self) -> bool;
 
     /// Returns once what `interest` names is possible, or the connection broke, or at `deadline`.
     fn wait(&mut self, interest: Interest, deadline: Instant) -> io::Result<()>;

@@ -114,9 +114,11 @@ async fn leave(reached: impl Iterator<Item = Reached>) {
     let mut leaving = JoinSet::new();
     for mut one in reached {
         leaving.spawn(async move {
-            one.link.writer.close().await;
-            // What it had still to say is of no use now.
-            let ended = async { while one.link.reader.read().await.is_ok() {} };
+            let ended = async {
+                one.link.writer.close().await;
+                // What it had still to say is of no use now.
+                while one.link.reader.read().await.is_ok() {}
+            };
             let _ = tokio::time::timeout(LEAVE_TIMEOUT, ended).await;
             one
         });

@@ -22,6 +22,8 @@
 pub use ropewalk_model::CHUNK_LEN;
 use ropewalk_model::Range;
 
+/// Of the frames: changes with them, so that two builds of one version under development are distinguished.
+pub const FORMAT: u8 = 2;
 /// Bytes of a frame header.
 pub const HEADER_LEN: usize = 24;
 /// Bytes of the unit hash that may follow a payload.
@@ -76,7 +78,7 @@ pub enum FrameKind {
     Pace = 11,
     /// The BLAKE3 of a granted unit, as the payload, in place of its bytes.
     Digest = 12,
-    /// From a receiver that hands on: ranges that it can serve from now on, as the payload, 16 bytes each (start and end).
+    /// From a receiver that hands on: ranges that it can serve from now on, as the payload, 20 bytes each ([`HeldRange`]: start, end, origin).
     Held = 13,
 }
 

@@ -432,7 +432,7 @@ pub(crate) fn run(settings: &Settings) -> Result<bool> {
             uneven: 480_000_000,
             windows: 1_440_000_000,
             failures: 120_000_000,
-            disks: 900_000_000,
+            disks: 480_000_000,
         },
     };
     let programs = WAYS.iter().flat_map(|way| way.programs());

@@ -79,6 +79,8 @@ fn tell(lie: Lie, mut from: TcpStream, mut to: TcpStream) -> std::io::Result<()>
         if kind == HELD && lie == Lie::Announcements && payload > 0 {
             frame[HEADER..HEADER + 8].fill(0);
             frame[HEADER + 8..HEADER + 16].copy_from_slice(&(1_u64 << 40).to_le_bytes());
+            // From a node that is none.
+            frame[HEADER + 16..HEADER + 20].copy_from_slice(&77_u32.to_le_bytes());
         }
         let sum = checksum(&frame[..HEADER + body]);
         frame[HEADER + body..].copy_from_slice(&sum.to_le_bytes());

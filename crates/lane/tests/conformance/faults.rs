@@ -371,6 +371,29 @@ fn sealed_bytes_are_not_readable() {
     assert_eq!(serving.join().unwrap().unwrap(), Served::Closed);
 }
 
+/// To a peer on this host, mapped bytes are sent from memory, whatever becomes of their file.
+#[test]
+fn mapped_bytes_leave_from_memory_within_a_host() {
+    for (name, protect) in protections() {
+        for kind in [ends::Kind::Tcp4, ends::Kind::Unix, ends::Kind::Shm] {
+            let (mut receiver, mut sender) = pair(kind, &protect);
+            let serving = thread::spawn(move || sender.serve(&Generated::shrunk(0), LONG));
+            let unit = grant(0, 5, 400_000, true);
+            receiver.grant(&[unit]).unwrap();
+            let mut landing = Memory::new(false);
+            let received = receive(&mut *receiver, &mut landing);
+            let is_whole = matches!(received, Received::Unit { grant, .. } if grant == unit);
+            assert!(is_whole, "{kind:?} {name}: {received:?}");
+            assert!(
+                landing.read(unit.range) == contents(unit.range),
+                "{kind:?} {name}"
+            );
+            drop(receiver);
+            assert_eq!(serving.join().unwrap().unwrap(), Served::Closed);
+        }
+    }
+}
+
 /// A file that became shorter after its bytes were promised costs its units, not the stream, under either check. The kernel sends it to other
 /// hosts only.
 #[test]

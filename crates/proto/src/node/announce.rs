@@ -89,48 +89,31 @@ impl Announcer {
     }
 }
 
-/// What [`Announcer::announce`] says, cut where the holders change that it is from. A range that would have too many parts for one announcement
-/// goes without.
+/// What [`Announcer::announce`] says, cut where the holders change that it is from, as far as one announcement has space for that.
 #[must_use]
 pub fn with_origins(ranges: &[Range], origins: &RangeMap<u32>) -> Vec<HeldRange> {
     let mut space = HELD_RANGES_MAX.saturating_sub(ranges.len());
     let mut all = Vec::with_capacity(ranges.len());
+    let mut say = |range: Range, origin| all.push(HeldRange { range, origin });
     for &range in ranges {
-        let before = all.len();
         let mut at = range.start;
         for (part, origin) in origins.within(range) {
-            if at < part.start {
-                let range = Range::new(at, part.start);
-                all.push(HeldRange {
-                    range,
-                    origin: None,
-                });
+            if at < part.start && space > 0 {
+                say(Range::new(at, part.start), None);
+                (at, space) = (part.start, space - 1);
             }
-            all.push(HeldRange {
-                range: part,
-                origin: Some(origin),
-            });
-            at = part.end;
-            if all.len() - before > space {
+            if part.end == range.end && at == part.start {
+                say(part, Some(origin));
+                at = part.end;
+            } else if space > 0 {
+                say(part, Some(origin));
+                (at, space) = (part.end, space - 1);
+            } else {
                 break;
             }
         }
         if at < range.end {
-            let range = Range::new(at, range.end);
-            all.push(HeldRange {
-                range,
-                origin: None,
-            });
-        }
-        let cuts = all.len() - before - 1;
-        if cuts > space {
-            all.truncate(before);
-            all.push(HeldRange {
-                range,
-                origin: None,
-            });
-        } else {
-            space -= cuts;
+            say(Range::new(at, range.end), None);
         }
     }
     all
@@ -290,7 +273,7 @@ mod tests {
         assert!(!heard.count(day));
     }
 
-    /// Ranges are cut where their holders change, and gaps have none. All of them are announced, also where cuts do not fit.
+    /// Ranges are cut where their holders change, and gaps have none. All of them are announced, also where some cuts do not fit.
     #[test]
     fn announced_ranges_have_their_origins() {
         let held = |start, end, origin| HeldRange {
@@ -320,9 +303,14 @@ mod tests {
             Range::new(1200, 1210),
         ];
         let all = with_origins(&ranges, &many);
-        assert_eq!(all.len(), 1000 + 1 + 10);
-        assert_eq!(all[1000], held(1000, 1100, None));
-        assert_eq!(all[1010], held(1209, 1210, Some(1209)));
+        assert_eq!(all.len(), HELD_RANGES_MAX);
+        assert_eq!(all[999], held(999, 1000, Some(999)));
+        assert_eq!(all[1000], held(1000, 1001, Some(1000)));
+        // Of the last cuts there are none.
+        assert_eq!(
+            all[1022..],
+            [held(1022, 1100, None), held(1200, 1210, None)]
+        );
     }
 
     /// A frame has an end: what does not fit goes with the next one.

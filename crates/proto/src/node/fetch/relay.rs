@@ -58,7 +58,8 @@ struct Relay {
     early: BTreeSet<u64>,
 }
 
-/// See the module documentation. Bounded by [`AHEAD_UNITS_MAX`] for each fellow receiver.
+/// See the module documentation. What is asked is bounded by [`AHEAD_UNITS_MAX`] for each fellow receiver; what this node has takes a few
+/// words for each unit.
 #[derive(Debug, Default)]
 pub(super) struct Relays {
     all: BTreeMap<u32, Relay>,
@@ -70,7 +71,7 @@ pub(super) struct Relays {
     own: Option<BTreeMap<u64, (u64, [u8; 32])>>,
     // Of what it has: the original holders that this is from.
     origins: RangeMap<u32>,
-    // Of what it lacks: the same, as fellow receivers said.
+    // Of what it lacks: the same, as fellow receivers said. At most [`ORIGINS_MAX`] pieces.
     pub(super) said_origins: RangeMap<u32>,
 }
 
@@ -143,16 +144,24 @@ impl Relays {
         }
     }
 
-    /// Fellow receivers have more, and say where it is from.
-    fn note_origins(&mut self, held: &[HeldRange], news: &RangeSet, delivered: &RangeSet) {
-        let said = held
-            .iter()
-            .filter_map(|held| Some((held.range, held.origin?)));
+    /// A fellow receiver has more, and says where it is from: of ranges in their order, as it is to announce them.
+    fn note_origins(
+        &mut self,
+        said: impl Iterator<Item = (Range, u32)>,
+        news: &RangeSet,
+        delivered: &RangeSet,
+    ) {
+        let mut end = 0;
         for (range, origin) in said {
+            if range.start < end {
+                continue;
+            }
+            end = range.end;
             for part in news.within(range).flat_map(|part| delivered.gaps(part)) {
-                if self.said_origins.len() < ORIGINS_MAX {
-                    self.said_origins.insert(part, origin);
+                if self.said_origins.len() >= ORIGINS_MAX {
+                    return;
                 }
+                self.said_origins.insert(part, origin);
             }
         }
     }
@@ -255,8 +264,15 @@ impl Receiving {
         if news.is_empty() {
             return;
         }
+        let said = ranges.iter().filter_map(|held| {
+            let origin = held.origin.filter(|node| {
+                let lane = self.lane_of.get(node);
+                lane.is_some_and(|lane| !self.ledger.is_relay(*lane))
+            });
+            Some((held.range, origin?))
+        });
         self.relays
-            .note_origins(ranges, &news, self.ledger.delivered_ranges());
+            .note_origins(said, &news, self.ledger.delivered_ranges());
         let Some(relay) = self.relays.all.get_mut(&node) else {
             return;
         };
@@ -307,7 +323,7 @@ impl Receiving {
     }
 
     /// Asks for the hashes of units that a fellow receiver is to bring: of those that others wait for here and that it has announced, of
-    /// its own work that it has, and, where there is one holder or little is left, of the rest of that, which takes at most half of the space, as it may
+    /// its own work that it has, and, of what one holder has or where this node lacks little, of the rest of that, which takes at most half of the space, as it may
     /// never have it. Where it has little to do, of what others would bring later.
     pub(super) fn ask_ahead(&mut self, lane: LaneId, unit_at: &dyn Fn(u64) -> Range) {
         let node = self.node_of(lane);
@@ -344,10 +360,11 @@ impl Receiving {
                 let others = self.ledger.ready_elsewhere(lane);
                 asked.ask(others, Some(announced), few, unit_at);
             }
-            if self.has_one_origin() || self.has_few_left(lane, early_max) {
-                let early = early_max.saturating_sub(early);
-                asked.ask(self.ledger.ready_of(lane), None, early, unit_at);
-            }
+            let early = early_max.saturating_sub(early);
+            let is_near_end = self.ledger.left_bytes() <= early_max as u64 * self.unit_len;
+            let runs = self.ledger.ready_of(lane).take(units_max);
+            let runs = runs.filter(|run| is_near_end || self.has_one_origin(run));
+            asked.ask(runs, None, early, unit_at);
         }
         let to_nodes = |(unit, holders): (Range, Vec<LaneId>)| {
             let is_early = !announced.contains_range(unit);
@@ -383,22 +400,12 @@ impl Receiving {
         lanes.map(|lane| self.node_of(*lane)).collect()
     }
 
-    /// Whether a node is an original holder of some bytes.
-    fn is_origin(&self, node: u32) -> bool {
-        let lane = self.lane_of.get(&node);
-        lane.is_some_and(|lane| !self.ledger.is_relay(*lane))
-    }
-
-    fn has_one_origin(&self) -> bool {
-        let origins = self.lane_of.keys().filter(|node| self.is_origin(**node));
-        origins.take(2).count() == 1
-    }
-
-    /// Whether no more of a fellow receiver's work is left than so many units.
-    fn has_few_left(&self, lane: LaneId, units: usize) -> bool {
-        let mut runs = self.ledger.ready_of(lane);
-        let bytes: u64 = runs.by_ref().take(units).map(|run| run.range.len()).sum();
-        runs.next().is_none() && bytes <= units as u64 * self.unit_len
+    /// Whether one original holder alone can be asked about a run, as far as the plan names them.
+    fn has_one_origin(&self, run: &ReadyRun) -> bool {
+        let all = self.originals(&run.holders);
+        let mut able = all.iter().filter(|node| self.can_be_asked(**node));
+        let first = able.next();
+        first.is_some() && able.all(|other| Some(other) == first)
     }
 
     /// Of what this node has: the original holders that it is from.
@@ -420,7 +427,7 @@ impl Receiving {
         // holders share the reading.
         let has_many = self.has_many_seconds();
         let said = self.relays.said_origins.get(range.start);
-        let said = said.filter(|node| self.is_origin(*node));
+        let said = said.filter(|node| self.may_hold(*node, range));
         let rank = |node: u32| {
             let is_stream_more = has_many && !self.is_second(node);
             let turn = mix(range.start ^ u64::from(node));

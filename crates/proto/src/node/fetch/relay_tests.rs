@@ -362,33 +362,40 @@ fn another_holder_is_asked() {
 #[test]
 fn the_holder_that_has_read_a_unit_is_asked() {
     const OTHER: u32 = 2;
+    const SPARE: u32 = 3;
     let mut plan = plan(0..1, 1..60);
-    plan.peers.push(Peer {
-        node: OTHER,
-        name: "n2".into(),
+    plan.peers.extend([OTHER, SPARE].map(|node| Peer {
+        node,
+        name: format!("n{node}"),
         ..Peer::default()
-    });
+    }));
+    plan.runs[1].spares = vec![SPARE];
     let mut receiving = begin(&plan);
     let asked = |receiving: &mut Receiving, node| match receiving.next_digests(node) {
         Ask::Units(units) => Vec::from_iter(units.iter().map(|unit| unit.start / CHUNK_LEN)),
         Ask::Wait | Ask::Closed => Vec::new(),
     };
-    let none: [u64; 0] = [];
-    assert_eq!(asked(&mut receiving, ORIGIN), none);
-    assert_eq!(asked(&mut receiving, OTHER), none);
+    let all_asked =
+        |receiving: &mut Receiving| [ORIGIN, OTHER, SPARE].map(|node| asked(receiving, node));
+    let none = Vec::<u64>::new;
+    assert_eq!(all_asked(&mut receiving), [none(), none(), none()]);
     let said = [
         (1..18, Some(OTHER)),
-        (18..20, Some(ORIGIN)),
-        (20..22, Some(RELAY)),
-        (22..33, None),
+        (18..28, Some(ORIGIN)),
+        (28..31, Some(RELAY)),
+        (31..33, None),
     ];
     let said = said.map(|(chunks, origin): (std::ops::Range<u64>, _)| HeldRange {
         range: Range::new(chunk(chunks.start).start, chunk(chunks.end).start),
         origin,
     });
     receiving.handle_announced(TO_RELAY, &said, START, &unit_at);
-    assert_eq!(asked(&mut receiving, ORIGIN), Vec::from_iter(18..33));
-    assert_eq!(asked(&mut receiving, OTHER), Vec::from_iter(1..18));
+    let [mut by_origin, by_other, by_spare] = all_asked(&mut receiving);
+    assert_eq!(by_other, Vec::from_iter(1..18));
+    assert_eq!(by_origin[..10], Vec::from_iter(18..28));
+    by_origin.extend(by_spare);
+    by_origin.sort_unstable();
+    assert_eq!(by_origin, Vec::from_iter(18..33));
     // What is delivered is forgotten, and this node says where it has it from.
     receiving.relays.hand_on();
     let unit = chunk(1);
@@ -449,6 +456,7 @@ fn one_that_does_not_answer_in_time_is_not_waited_for() {
     let (first, second) = (silent[0], silent[1]);
     receiving.handle_digest(SILENT, first, hash(first), late);
     events(&mut receiving);
+    // No chunk of the plan has this one.
     receiving.handle_digest(ORIGIN, first, [99; 32], late);
     let differ = |event: &Event| matches!(event, Event::Differ(found) if found.range == first);
     assert!(events(&mut receiving).iter().any(differ));

@@ -250,6 +250,12 @@ impl Receiving {
         self.call_seconds();
     }
 
+    /// Whether a node may hold a range, as far as it is known what it holds.
+    pub(super) fn may_hold(&self, node: u32, range: Range) -> bool {
+        let known = self.replicas.holdings.get(&node);
+        known.is_none_or(|held| held.contains_range(range))
+    }
+
     /// Opens streams to those who are to be asked for something.
     pub(super) fn call_seconds(&mut self) {
         if self.finished {
