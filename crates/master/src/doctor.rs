@@ -31,7 +31,7 @@ use crate::rounds::run;
 /// An agent measures its disk for some seconds; a slow one takes long to sync what was written in these.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Agents remove a file or two when it ends.
+/// Agents remove a file or two when it ends, and wait 5 s at most for what they measure.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Bytes of the first transfer of memory: its units are short, so that they are many on a slow path. One that ends too soon is followed by

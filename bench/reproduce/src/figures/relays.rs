@@ -378,7 +378,7 @@ impl Point {
             Self::Uneven(point) => format!("uneven, {bytes} bytes, {}", point.name()),
             Self::Failure(failure) => format!("failures, {bytes} bytes, {}", failure.name()),
             Self::Broadcast(tool) => format!("broadcast, {bytes} bytes, {}", tool.name()),
-            Self::Disks(hands_on) => format!("disks, {bytes} bytes, {}", relay(hands_on)),
+            Self::Disks(hands_on) => disks::key(bytes, relay(hands_on)),
         }
     }
 

@@ -34,6 +34,11 @@ pub(super) fn least_seconds(bytes: u64) -> f64 {
     bytes as f64 / (SENDERS as u64 * DISK) as f64
 }
 
+pub(super) fn key(bytes: u64, relay: &str) -> String {
+    let (disk, ahead) = (DISK / 1_000_000, READ_AHEAD >> 10);
+    format!("disks of {disk} MB/s, {ahead} KiB ahead, {bytes} bytes, {relay}")
+}
+
 fn disks(rig: &Rig<'_>) -> Result<Vec<Device>> {
     let written = SystemTime::now();
     let mut disks = Vec::new();

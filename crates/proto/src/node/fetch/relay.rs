@@ -7,7 +7,7 @@
 //!
 //! Hashes are asked for a few units ahead of each fellow receiver, those that it announced first, so that they are mostly there
 //! when the announcement is. The holder that sent the unit has read it, and is asked: announcements say which one of several that is,
-//! so that holders mostly read each unit once. Before they do, only the last units are asked about. A unit is taken from it only when both are there, and counts only where it has that hash. One that
+//! so that holders mostly read each unit once. Before they do, only what one holder has is asked about, and the last units. A unit is taken from it only when both are there, and counts only where it has that hash. One that
 //! sends other bytes is left out for the rest of the transfer. Nothing else depends on it: original holders are holders of the same
 //! runs, and serve what is not announced, or not in time.
 
@@ -361,10 +361,14 @@ impl Receiving {
                 asked.ask(others, Some(announced), few, unit_at);
             }
             let early = early_max.saturating_sub(early);
-            let is_near_end = self.ledger.left_bytes() <= early_max as u64 * self.unit_len;
-            let runs = self.ledger.ready_of(lane).take(units_max);
-            let runs = runs.filter(|run| is_near_end || self.has_one_origin(run));
-            asked.ask(runs, None, early, unit_at);
+            if early > 0 {
+                let delivered = self.ledger.delivered_bytes();
+                let lacks = self.ledger.wanted_bytes().saturating_sub(delivered);
+                let is_near_end = lacks <= early_max as u64 * self.unit_len;
+                let runs = self.ledger.ready_of(lane).take(units_max);
+                let runs = runs.filter(|run| is_near_end || self.has_one_origin(run));
+                asked.ask(runs, None, early, unit_at);
+            }
         }
         let to_nodes = |(unit, holders): (Range, Vec<LaneId>)| {
             let is_early = !announced.contains_range(unit);
@@ -402,8 +406,11 @@ impl Receiving {
 
     /// Whether one original holder alone can be asked about a run, as far as the plan names them.
     fn has_one_origin(&self, run: &ReadyRun) -> bool {
-        let all = self.originals(&run.holders);
-        let mut able = all.iter().filter(|node| self.can_be_asked(**node));
+        let lanes = run.holders.iter();
+        let lanes = lanes.filter(|lane| !self.ledger.is_relay(**lane));
+        let mut able = lanes
+            .map(|lane| self.node_of(*lane))
+            .filter(|node| self.can_be_asked(*node));
         let first = able.next();
         first.is_some() && able.all(|other| Some(other) == first)
     }

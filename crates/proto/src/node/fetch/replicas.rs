@@ -250,7 +250,7 @@ impl Receiving {
         self.call_seconds();
     }
 
-    /// Whether a node may hold a range, as far as it is known what it holds.
+    /// Whether a node may hold a range: it is known what holders have where all are compared.
     pub(super) fn may_hold(&self, node: u32, range: Range) -> bool {
         let known = self.replicas.holdings.get(&node);
         known.is_none_or(|held| held.contains_range(range))
