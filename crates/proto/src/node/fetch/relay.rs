@@ -372,7 +372,7 @@ impl Receiving {
         }
         let to_nodes = |(unit, holders): (Range, Vec<LaneId>)| {
             let is_early = !announced.contains_range(unit);
-            (unit, self.originals(&holders), is_early)
+            (unit, self.originals(&holders).collect(), is_early)
         };
         let wanted: Vec<(Range, Vec<u32>, bool)> = asked.wanted.into_iter().map(to_nodes).collect();
         for (range, holders, is_early) in wanted {
@@ -399,18 +399,15 @@ impl Receiving {
     }
 
     /// The original holders that these lanes lead to.
-    fn originals(&self, lanes: &[LaneId]) -> Vec<u32> {
+    fn originals(&self, lanes: &[LaneId]) -> impl Iterator<Item = u32> {
         let lanes = lanes.iter().filter(|lane| !self.ledger.is_relay(**lane));
-        lanes.map(|lane| self.node_of(*lane)).collect()
+        lanes.map(|lane| self.node_of(*lane))
     }
 
     /// Whether one original holder alone can be asked about a run, as far as the plan names them.
     fn has_one_origin(&self, run: &ReadyRun) -> bool {
-        let lanes = run.holders.iter();
-        let lanes = lanes.filter(|lane| !self.ledger.is_relay(**lane));
-        let mut able = lanes
-            .map(|lane| self.node_of(*lane))
-            .filter(|node| self.can_be_asked(*node));
+        let all = self.originals(&run.holders);
+        let mut able = all.filter(|node| self.can_be_asked(*node));
         let first = able.next();
         first.is_some() && able.all(|other| Some(other) == first)
     }
@@ -504,7 +501,8 @@ impl Receiving {
         };
         let but = unit.asked.union(but).copied().collect();
         let run = self.ledger.ready_around(range);
-        let holders = run.map_or(Vec::new(), |run| self.originals(&run.holders));
+        let holders: Vec<u32> =
+            run.map_or(Vec::new(), |run| self.originals(&run.holders).collect());
         let next = self.ask_origin(range, &holders, &but);
         let unit = self.relays.units.get_mut(&range.start);
         if let Some((unit, next)) = unit.zip(next) {
