@@ -10,7 +10,7 @@ use ropewalk_model::{Layout, Piece, Range, RangeSet};
 use ropewalk_proto::control::{self, Existing, OpenedSource, Row, sink, source};
 use ropewalk_store::{
     Buffer, BufferSource, FileList, FileSource, Filter, FilterRule, Keep, LeftOut, PatternSource,
-    Roots, Scan, Source, Stand, Standing, StoreError,
+    Roots, Scan, Scanning, Source, Stand, Standing, StoreError,
 };
 
 use crate::AgentError;
@@ -216,25 +216,27 @@ pub(crate) fn filter(rules: &[control::FilterRule]) -> Result<Filter, AgentError
 /// * `keep`: what is recorded of a tree beyond contents, modes and times.
 /// * `filter`: which entries of a tree are part of the copy.
 /// * `files`: names of those that are, where not all are.
+/// * `scanning`: counts what is found of trees, and can stop that.
 pub(crate) fn source(
     request: &control::Source,
     keep: Keep,
     filter: &Filter,
     files: Option<&control::FileList>,
     host: &Host,
+    scanning: &Scanning,
 ) -> Result<(OpenSource, OpenedSource), AgentError> {
     let roots = &host.roots;
     match &request.kind {
         Some(source::Kind::Tree(path)) => {
             let root = roots.resolve_read(path_of(path))?;
             let scan = match files {
-                None => Scan::read_filtered(&root, keep, filter, b"")?,
+                None => Scan::read_filtered(&root, keep, filter, b"", scanning)?,
                 Some(files) => {
                     let list = FileList {
                         names: files.names.clone(),
                         is_recursive: files.recursive,
                     };
-                    Scan::read_listed(&root, keep, filter, &list)?
+                    Scan::read_listed(&root, keep, filter, &list, scanning)?
                 }
             };
             Ok(tree(TreeRoot::One(root), scan))
@@ -254,7 +256,7 @@ pub(crate) fn source(
                 if filter.excludes(name, root.is_dir()) {
                     continue;
                 }
-                let scan = Scan::read_filtered(&root, keep, filter, name)?;
+                let scan = Scan::read_filtered(&root, keep, filter, name, scanning)?;
                 scans.push((name.to_vec(), scan));
                 things.push((name.to_vec(), root));
             }

@@ -23,6 +23,10 @@ use crate::shared::Shared;
 use crate::stages::Stream;
 use crate::transfer::Transfer;
 
+mod opening;
+
+use opening::Opening;
+
 /// A master that does not prove the token by then is gone.
 const PROOF_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -102,6 +106,7 @@ pub(crate) async fn converse<S>(
         reached_as,
         caller,
         credentials: None,
+        opening: None,
         transfer: None,
         finishing: None,
         stream: None,
@@ -118,6 +123,11 @@ pub(crate) async fn converse<S>(
             biased;
             changed = shutdown.changed() => if changed.is_err() || *shutdown.borrow() { break } else { continue },
             message = outgoing.recv() => message,
+            opened = opening::ended(&mut session.opening) => {
+                session.opening = None;
+                session.handle_opened(opened);
+                continue;
+            }
             finished = finished(&mut session.finishing) => {
                 session.finishing = None;
                 session.send(from_agent::Body::Finished(finished));
@@ -229,6 +239,8 @@ struct Session {
     // At the other end, for the log.
     caller: String,
     credentials: Option<control::Credentials>,
+    // Before there is a transfer.
+    opening: Option<Opening>,
     transfer: Option<Arc<Transfer>>,
     // Instead of it, while it ends.
     finishing: Option<(Arc<Transfer>, JoinHandle<control::Finished>)>,
@@ -280,7 +292,7 @@ impl Session {
             Some(to_agent::Body::Credentials(credentials)) => self.credentials = Some(credentials),
             Some(to_agent::Body::Open(open)) => {
                 self.beat_for(&open, beat);
-                self.open(open).await;
+                self.open(open);
             }
             Some(to_agent::Body::ManifestQuery(query)) => self.send_manifest(query.source),
             Some(to_agent::Body::Look(look)) => match &self.transfer {
@@ -396,6 +408,8 @@ impl Session {
 
     /// Begins to end the transfer; it says meanwhile how far it is.
     fn finish(&mut self, finish: control::Finish) {
+        // What has not opened yet has made nothing.
+        self.opening = None;
         let Some(transfer) = self.transfer.take() else {
             self.send(from_agent::Body::Finished(control::Finished::default()));
             self.ended = true;
@@ -463,17 +477,23 @@ impl Session {
         });
     }
 
-    async fn open(&mut self, open: control::Open) {
+    fn has_transfer(&self) -> bool {
+        self.transfer.is_some() || self.opening.is_some()
+    }
+
+    /// Begins to open what the node has; it says meanwhile how far it is.
+    fn open(&mut self, open: control::Open) {
         let Some(credentials) = self.credentials.take() else {
             return self.refuse("credentials must arrive before the transfer is opened");
         };
-        let (shared, outbox, reached_as) =
-            (self.shared.clone(), self.outbox.clone(), self.reached_as);
-        let opening = tokio::task::spawn_blocking(move || {
-            Transfer::open(&open, &credentials, &shared.host, outbox, reached_as)
-        });
-        match opening.await {
-            Ok(Ok((transfer, opened))) => {
+        let (shared, outbox) = (self.shared.clone(), self.outbox.clone());
+        let opening = Opening::begin(open, credentials, shared, outbox, self.reached_as);
+        self.opening = Some(opening);
+    }
+
+    fn handle_opened(&mut self, opened: Option<opening::Opened>) {
+        match opened {
+            Some(Ok((transfer, opened))) => {
                 let Ok(at_work) = self.shared.host.work.clone().try_read_owned() else {
                     return self.refuse("the agent is about to end");
                 };
@@ -493,13 +513,13 @@ impl Session {
                 self.at_work = Some(at_work);
                 self.send(from_agent::Body::Opened(opened));
             }
-            Ok(Err(error)) => self.refuse_as(error.kind(), error.to_string()),
-            Err(_) => self.refuse("the agent failed while opening; see its log"),
+            Some(Err(error)) => self.refuse_as(error.kind(), error.to_string()),
+            None => self.refuse("the agent failed while opening; see its log"),
         }
     }
 
     async fn open_stream(&mut self, open: control::StreamOpen) {
-        if self.stream.is_some() || self.transfer.is_some() {
+        if self.stream.is_some() || self.has_transfer() {
             return self.refuse(
                 "this connection has a stream or a transfer already; connect once for each",
             );
@@ -540,7 +560,7 @@ impl Session {
     }
 
     async fn open_forward(&mut self, open: control::ForwardOpen) {
-        if self.forward.is_some() || self.stream.is_some() || self.transfer.is_some() {
+        if self.forward.is_some() || self.stream.is_some() || self.has_transfer() {
             return self.refuse("this connection is used already; connect once for each tunnel");
         }
         let (shared, reached_as) = (self.shared.clone(), self.reached_as);
@@ -593,11 +613,14 @@ impl Session {
         let of_stream = self.stream.as_ref().map(|stream| stream.status());
         let ending = self.finishing.as_ref().map(|(transfer, _)| transfer);
         let transfer = self.transfer.as_ref().or(ending);
-        let body = of_stream.or_else(|| transfer.map(|t| t.status()))?;
+        let of_opening = self.opening.as_ref().map(Opening::status);
+        let body = of_stream.or(of_opening);
+        let body = body.or_else(|| transfer.map(|t| t.status()))?;
         Some(FromAgent { body: Some(body) })
     }
 
     async fn close(&mut self, shutdown: watch::Receiver<bool>) {
+        self.opening = None;
         if let Some((_, work)) = self.finishing.take() {
             let _ = work.await;
         }

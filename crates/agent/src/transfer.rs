@@ -12,7 +12,7 @@ use ropewalk_lane::seal::PairSecret;
 use ropewalk_model::{Layout, Range, RangeSet};
 use ropewalk_proto::control::{self, FromAgent, from_agent, to_agent};
 use ropewalk_proto::report::ErrorKind;
-use ropewalk_store::{BufferSource, Keep, PatternSource, Source, StoreError};
+use ropewalk_store::{BufferSource, Keep, PatternSource, Scanning, Source, StoreError};
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::AgentError;
@@ -105,12 +105,15 @@ const IDLE: Duration = Duration::from_secs(5);
 
 impl Transfer {
     /// Opens sources, checks sinks. Nothing is created on disk.
+    ///
+    /// * `scanning`: counts what is found of trees, and can stop that.
     pub fn open(
         open: &control::Open,
         credentials: &control::Credentials,
         host: &Host,
         outbox: UnboundedSender<FromAgent>,
         reached_as: Option<IpAddr>,
+        scanning: &Scanning,
     ) -> Result<(Arc<Self>, control::Opened), AgentError> {
         let is_restricted = !open.rails.is_empty();
         let usable = usable(&open.rails)?;
@@ -125,7 +128,8 @@ impl Transfer {
         };
         let filter = open::filter(&open.filter)?;
         for request in &open.sources {
-            let (source, seen) = open::source(request, keep, &filter, open.files.as_ref(), host)?;
+            let files = open.files.as_ref();
+            let (source, seen) = open::source(request, keep, &filter, files, host, scanning)?;
             sources.push(source);
             opened.sources.push(seen);
         }
@@ -332,6 +336,7 @@ impl Transfer {
                 sending: Some(sending),
                 comparing: self.member.comparing.report(std::time::Instant::now()),
                 awaited_end: self.member.awaited_ends.report(std::time::Instant::now()),
+                ..control::SenderStatus::default()
             }),
         }
     }

@@ -289,6 +289,7 @@ impl Desk {
             Event::Planned { transfer, .. } => self.name(transfer),
             Event::Progress { .. }
             | Event::Waiting { .. }
+            | Event::Scanning { .. }
             | Event::AwaitingEnd { .. }
             | Event::Removing { .. } => {
                 self.change(|state| state.progress = Some(event.clone()));

@@ -242,7 +242,10 @@ impl Bars {
                 ));
                 self.show_nodes(senders, receivers);
             }
-            Event::Comparing { .. } | Event::AwaitingEnd { .. } | Event::Removing { .. } => {
+            Event::Scanning { .. }
+            | Event::Comparing { .. }
+            | Event::AwaitingEnd { .. }
+            | Event::Removing { .. } => {
                 self.show_nodes(&[], &[]);
                 self.total.set_style(style(TEXT));
                 self.total.set_message(busy_words(event));
@@ -397,9 +400,10 @@ fn plain_line(event: &Event, last: &mut Option<Instant>) -> Option<String> {
             };
             due(last).then(line)
         }
-        Event::Comparing { .. } | Event::AwaitingEnd { .. } | Event::Removing { .. } => {
-            due(last).then(|| busy_words(event))
-        }
+        Event::Scanning { .. }
+        | Event::Comparing { .. }
+        | Event::AwaitingEnd { .. }
+        | Event::Removing { .. } => due(last).then(|| busy_words(event)),
         Event::Note { message, .. } | Event::Uploaded { message, .. } => {
             Some(format!("note: {}", escape::line(message)))
         }

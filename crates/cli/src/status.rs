@@ -337,7 +337,11 @@ fn desk_text(answers: &[Answer], now: u64) -> String {
                 )
             }
             Some(event @ Event::Waiting { .. }) => waiting_words(event),
-            Some(event @ (Event::AwaitingEnd { .. } | Event::Removing { .. })) => busy_words(event),
+            Some(
+                event @ (Event::Scanning { .. }
+                | Event::AwaitingEnd { .. }
+                | Event::Removing { .. }),
+            ) => busy_words(event),
             _ if answer.transfer.is_some() => "starts to move".to_owned(),
             _ => match answer.kind {
                 Kind::Transfer => "reaching the nodes".to_owned(),

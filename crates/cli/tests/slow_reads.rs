@@ -1,4 +1,5 @@
-//! Sources whose file system does not answer: a copy that is stopped reports that at once, and ends when no read waits.
+//! Sources whose file system does not answer: a copy that is stopped reports that at once, and ends when no read waits; one whose names
+//! are read for long says how many.
 
 mod common;
 
@@ -26,16 +27,25 @@ const LATENCY: Duration = Duration::from_millis(1);
 
 const ROOT: u64 = 1;
 
-/// Reads that are answered come first, others wait.
+/// Reads and lookups of names that are answered come first, others wait.
 #[derive(Default)]
 struct Reads {
     left: usize,
     waiting: Vec<ReplyData>,
+    names_left: usize,
+    names_waiting: Vec<(u64, ReplyEntry)>,
     is_let_go: bool,
 }
 
-/// A folder of files of which so many are read, and then none.
+/// A folder of files of which so many are looked up and read, and then none.
 struct Far(Arc<Mutex<Reads>>);
+
+fn answer_name(number: u64, reply: ReplyEntry) {
+    match attributes(ROOT + 1 + number) {
+        Some(found) => reply.entry(&Duration::ZERO, &found, Generation(0)),
+        None => reply.error(Errno::ENOENT),
+    }
+}
 
 /// What an inode is, if it is one.
 fn attributes(inode: u64) -> Option<FileAttr> {
@@ -69,10 +79,16 @@ fn attributes(inode: u64) -> Option<FileAttr> {
 impl Filesystem for Far {
     fn lookup(&self, _request: &Request, _parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let number = name.to_str().and_then(|name| name.parse::<u64>().ok());
-        match number.and_then(|number| attributes(ROOT + 1 + number)) {
-            Some(found) => reply.entry(&Duration::ZERO, &found, Generation(0)),
-            None => reply.error(Errno::ENOENT),
+        let Some(number) = number else {
+            return reply.error(Errno::ENOENT);
+        };
+        let mut reads = self.0.lock().unwrap();
+        match reads.names_left.checked_sub(1) {
+            None if !reads.is_let_go => return reads.names_waiting.push((number, reply)),
+            left => reads.names_left = left.unwrap_or(0),
         }
+        drop(reads);
+        answer_name(number, reply);
     }
 
     fn getattr(
@@ -157,6 +173,13 @@ impl Waiting {
         for reply in reads.waiting.drain(..) {
             reply.error(Errno::EIO);
         }
+        for (number, reply) in reads.names_waiting.drain(..) {
+            answer_name(number, reply);
+        }
+    }
+
+    fn names_count(&self) -> usize {
+        self.0.lock().unwrap().names_waiting.len()
     }
 
     fn count(&self) -> usize {
@@ -171,9 +194,13 @@ impl Drop for Waiting {
 }
 
 /// Mounts it; `None`, and a line that says so, where nothing can be mounted.
-fn mount(folder: &Path, answered: usize) -> Option<(Mounted, Waiting)> {
+///
+/// * `names`: that are looked up.
+/// * `answered`: reads that are answered.
+fn mount(folder: &Path, names: usize, answered: usize) -> Option<(Mounted, Waiting)> {
     let reads = Arc::new(Mutex::new(Reads {
         left: answered,
+        names_left: names,
         ..Reads::default()
     }));
     let mut config = fuser::Config::default();
@@ -207,7 +234,7 @@ fn stop_a_copy(answered: usize, at_once: usize, has_agent: bool) {
     let place = Place::new();
     let folder = place.path("far");
     std::fs::create_dir(&folder).unwrap();
-    let Some((_mounted, waiting)) = mount(&folder, answered) else {
+    let Some((_mounted, waiting)) = mount(&folder, usize::MAX, answered) else {
         return;
     };
     let agent = has_agent.then(|| {
@@ -258,4 +285,58 @@ fn copies_of_a_file_that_is_read_can_be_stopped() {
 #[test]
 fn copies_from_agents_can_be_stopped() {
     stop_a_copy(40, 2, true);
+}
+
+/// While names are read for longer than a second, events say how many were found; Ctrl-C ends the copy then, though lookups wait.
+fn stop_a_scan(has_agent: bool) {
+    const NAMES: u64 = 100;
+    let place = Place::new();
+    let folder = place.path("far");
+    std::fs::create_dir(&folder).unwrap();
+    let Some((_mounted, waiting)) = mount(&folder, NAMES as usize, 0) else {
+        return;
+    };
+    let agent = has_agent.then(|| {
+        place.make_token();
+        place.agent(place.dir.path())
+    });
+    let source = match &agent {
+        Some(agent) => agent.at(&folder),
+        None => "far".to_owned(),
+    };
+    let mut copy = Moving::start(&place, &["copy", "--streams", "1", &source, "copy"]);
+    // Goes first, also where the test fails.
+    let waiting = waiting;
+    let event = copy.event("scanning");
+    let entries = event["entries"].as_u64().unwrap();
+    assert!(entries <= NAMES, "{event:#}");
+    wait_for("lookups that wait", || {
+        (waiting.names_count() > 0).then_some(())
+    });
+    let pid = Pid::from_raw(copy.child.id() as i32).unwrap();
+    kill_process(pid, Signal::INT).unwrap();
+    let report = copy.event("ended")["report"].clone();
+    assert_eq!(report["outcome"], "cancelled", "{report:#}");
+    let left = waiting.names_count();
+    assert!(left > 0);
+    if !has_agent {
+        // The command itself waits for them.
+        waiting.let_go();
+    }
+    let code = wait_for("the command's end", || copy.child.try_wait().unwrap());
+    assert_eq!(code.code(), Some(130));
+    assert!(!place.path("copy").exists());
+    waiting.let_go();
+}
+
+/// Of a local copy.
+#[test]
+fn scans_can_be_stopped() {
+    stop_a_scan(false);
+}
+
+/// Of an agent's tree.
+#[test]
+fn scans_of_agents_can_be_stopped() {
+    stop_a_scan(true);
 }

@@ -310,8 +310,11 @@ impl Driver {
                 self.progress_due = false;
                 let now = self.now();
                 let progress = self.meter.progress(&self.coordinator, now);
-                let event = report::busy(&self.coordinator).unwrap_or(progress);
-                let _ = self.events.send(event);
+                // Before the plan only what nodes do meanwhile is known.
+                let progress = self.coordinator.moving_at().map(|_| progress);
+                if let Some(event) = report::busy(&self.coordinator).or(progress) {
+                    let _ = self.events.send(event);
+                }
             }
         }
     }

@@ -143,6 +143,10 @@ pub(crate) fn busy(coordinator: &Coordinator) -> Option<Event> {
     let (node, busy) = coordinator.busy()?;
     let node = coordinator.node_name(node).to_owned();
     Some(match busy {
+        Busy::Scanning { entries } => Event::Scanning {
+            node,
+            entries: *entries,
+        },
         Busy::AwaitingEnd { path, waited } => Event::AwaitingEnd {
             node,
             path: path.clone(),

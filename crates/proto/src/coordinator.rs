@@ -199,6 +199,7 @@ impl Coordinator {
         self.clock.start_at = now;
         for index in 0..self.nodes.len() {
             self.nodes[index].heard_at = now;
+            self.nodes[index].scanned_at = now;
             let open = setup::open_message(&self.setup, &self.nodes[index].setup, index as u32);
             self.send(index as u32, to_agent::Body::Open(open));
         }
@@ -320,6 +321,7 @@ impl Coordinator {
             }
             (Phase::Opening, None) => {
                 if state.live(Event::Opened) {
+                    state.busy = None;
                     state.opened = Some(Box::new(opened));
                 }
                 if self.is_true_for_all(|node| node.opened.is_some()) {
@@ -327,6 +329,7 @@ impl Coordinator {
                 }
             }
             (Phase::Moving, problem) if state.live(Event::OpenedLate) => {
+                state.busy = None;
                 state.pending = Some(Box::new(opened));
                 match problem {
                     Some(problem) => self.reject(node, &problem.to_string()),

@@ -113,6 +113,13 @@ pub enum Event {
         /// Which file of the host it is, or how else it is kept.
         message: String,
     },
+    /// Before the plan: a node reads the trees that are its sources; a few times a second where that takes longer than a second.
+    Scanning {
+        /// Name of the node.
+        node: String,
+        /// Files, folders and other entries that it has found so far.
+        entries: u64,
+    },
     /// The schedule is made; bytes start to flow.
     Planned {
         /// Transfer id.

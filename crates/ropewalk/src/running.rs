@@ -72,7 +72,10 @@ impl Shared {
         let says_all = |event: &Event| {
             matches!(
                 event,
-                Event::Progress { .. } | Event::AwaitingEnd { .. } | Event::Removing { .. }
+                Event::Progress { .. }
+                    | Event::Scanning { .. }
+                    | Event::AwaitingEnd { .. }
+                    | Event::Removing { .. }
             )
         };
         // The newest does.

@@ -50,7 +50,7 @@ pub use filter::{BadPattern, Filter, FilterRule};
 pub use home::from_home;
 pub use manifest::{
     Attribute, COMPONENT_LEN_MAX, Device, Entry, EntryKind, FileList, Keep, Kept, LeftOut,
-    MODE_OF_NONE, Manifest, ManifestError, Owner, PATH_LEN_MAX, Scan, Special,
+    MODE_OF_NONE, Manifest, ManifestError, Owner, PATH_LEN_MAX, Scan, Scanning, Special,
 };
 pub use memory_sink::MemorySink;
 pub use new_folder::{NewFolder, open_folder};

@@ -17,6 +17,7 @@ mod left_out;
 mod listed;
 mod names;
 mod scan;
+mod scanning;
 mod special;
 mod walkers;
 
@@ -26,6 +27,7 @@ pub use kept::{Attribute, Keep, Kept, Owner};
 pub use left_out::LeftOut;
 pub use listed::FileList;
 pub use scan::Scan;
+pub use scanning::Scanning;
 pub(crate) use special::is_special;
 pub use special::{Device, Special};
 

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use ropewalk_store::{
-    Act, Adopt, FileSource, Filter, FilterRule, Keep, Part, Removed, Scan, Sink as _, Source as _,
-    StoreError, TreeSink,
+    Act, Adopt, FileSource, Filter, FilterRule, Keep, Part, Removed, Scan, Scanning, Sink as _,
+    Source as _, StoreError, TreeSink,
 };
 
 mod support;
@@ -29,14 +29,17 @@ fn filter(rules: &[&str]) -> Filter {
 fn scan(from: &[&Path], filter: &Filter) -> (FileSource, Part) {
     let (source, scan) = match from {
         [one] => {
-            let scan = Scan::read_filtered(one, Keep::default(), filter, b"").unwrap();
+            let scan = Scan::read_filtered(one, Keep::default(), filter, b"", &Scanning::default())
+                .unwrap();
             (FileSource::open_tree(one, &scan, 0).unwrap(), scan)
         }
         several => {
             let (mut things, mut scans) = (Vec::new(), Vec::new());
             for path in several {
                 let name = path.file_name().unwrap().as_bytes().to_vec();
-                let scan = Scan::read_filtered(path, Keep::default(), filter, &name).unwrap();
+                let scan =
+                    Scan::read_filtered(path, Keep::default(), filter, &name, &Scanning::default())
+                        .unwrap();
                 scans.push((name.clone(), scan));
                 things.push((name, path.to_path_buf()));
             }

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 use proptest::prelude::*;
-use ropewalk_store::{Filter, FilterRule, Keep, Scan};
+use ropewalk_store::{Filter, FilterRule, Keep, Scan, Scanning};
 
 mod support;
 use support::*;
@@ -24,7 +24,14 @@ type Paths = BTreeSet<Vec<u8>>;
 
 fn scanned(root: &Path, rules: &[&str], name: &str) -> Paths {
     let filter = Filter::new(&parse(rules)).unwrap();
-    let scan = Scan::read_filtered(root, Keep::default(), &filter, name.as_bytes()).unwrap();
+    let scan = Scan::read_filtered(
+        root,
+        Keep::default(),
+        &filter,
+        name.as_bytes(),
+        &Scanning::default(),
+    )
+    .unwrap();
     let paths = scan.manifest.entries.iter().map(|entry| entry.path.clone());
     paths.filter(|path| !path.is_empty()).collect()
 }
@@ -189,7 +196,7 @@ fn what_is_excluded_is_not_read() {
     std::os::unix::net::UnixListener::bind(root.join("a.d/socket")).unwrap();
     let read = |rules: &[&str]| {
         let filter = Filter::new(&parse(rules)).unwrap();
-        Scan::read_filtered(&root, Keep::default(), &filter, b"").unwrap()
+        Scan::read_filtered(&root, Keep::default(), &filter, b"", &Scanning::default()).unwrap()
     };
     assert_eq!(read(&["-b"]).special, 1);
     assert_eq!(read(&["-socket"]).special, 0);

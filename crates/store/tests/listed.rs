@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 
-use ropewalk_store::{FileList, Filter, FilterRule, Keep, Scan, StoreError};
+use ropewalk_store::{FileList, Filter, FilterRule, Keep, Scan, Scanning, StoreError};
 
 mod support;
 use support::*;
@@ -22,7 +22,14 @@ fn scan(root: &Path, names: &[&str], rules: &[&str], is_recursive: bool) -> Scan
         names: names.iter().map(|name| name.as_bytes().to_vec()).collect(),
         is_recursive,
     };
-    Scan::read_listed(root, Keep::default(), &filter(rules), &list).unwrap()
+    Scan::read_listed(
+        root,
+        Keep::default(),
+        &filter(rules),
+        &list,
+        &Scanning::default(),
+    )
+    .unwrap()
 }
 
 /// Paths below the root, and whether all names were found.
@@ -173,6 +180,12 @@ fn what_is_absent_is_named() {
         ]
     );
     let list = FileList::default();
-    let refused = Scan::read_listed(&root.join("a"), Keep::default(), &filter(&[]), &list);
+    let refused = Scan::read_listed(
+        &root.join("a"),
+        Keep::default(),
+        &filter(&[]),
+        &list,
+        &Scanning::default(),
+    );
     assert!(matches!(refused, Err(StoreError::NotADirectory { .. })));
 }

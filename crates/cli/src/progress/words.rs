@@ -4,6 +4,7 @@ use ropewalk_model::{ByteRate, format_bytes, format_seconds};
 use ropewalk_proto::report::Event;
 
 use crate::escape;
+use crate::report::thousands;
 
 /// A rate for people, from bits per second.
 pub(crate) fn rate(bits_per_second: f64) -> String {
@@ -101,6 +102,11 @@ pub(crate) fn waiting_words(event: &Event) -> String {
 /// What a node does that moves nothing, and how far it is.
 pub(crate) fn busy_words(event: &Event) -> String {
     match event {
+        Event::Scanning { node, entries } => format!(
+            "{}: reading the names of files, {} so far",
+            escape::line(node),
+            thousands(*entries)
+        ),
         Event::AwaitingEnd {
             node,
             path,
@@ -149,11 +155,19 @@ mod tests {
             seconds: 6.9,
         };
         let removing = Event::Removing {
-            node,
+            node: node.clone(),
             removed: 5000,
             total: 20_001,
         };
+        let scanning = Event::Scanning {
+            node: node.clone(),
+            entries: 1_204_000,
+        };
         for (event, words) in [
+            (
+                scanning,
+                "b\\u{1b}: reading the names of files, 1,204,000 so far",
+            ),
             (
                 awaiting,
                 "b\\u{1b}: waiting for an earlier transfer to /x to end, 6 s",

@@ -112,9 +112,10 @@ fn unwritten(report: &Report) -> &'static str {
 pub(crate) fn keeping(event: &Event) -> Keeping {
     match event {
         // Of these one is true at a time.
-        Event::Progress { .. } | Event::AwaitingEnd { .. } | Event::Removing { .. } => {
-            Keeping::Newest(0)
-        }
+        Event::Progress { .. }
+        | Event::Scanning { .. }
+        | Event::AwaitingEnd { .. }
+        | Event::Removing { .. } => Keeping::Newest(0),
         Event::Comparing { .. } => Keeping::Newest(1),
         Event::Awaiting { .. } => Keeping::Newest(2),
         Event::Waiting { .. } => Keeping::Newest(3),

@@ -250,6 +250,7 @@ fn run(
                 Event::Planned { .. }
                     | Event::Progress { .. }
                     | Event::Waiting { .. }
+                    | Event::Scanning { .. }
                     | Event::AwaitingEnd { .. }
                     | Event::Removing { .. }
                     | Event::Returned { .. }
@@ -263,7 +264,7 @@ fn run(
             Some(Event::Progress {
                 bits_per_second, ..
             }) => happened(Happened::Rate(id, bits_per_second / 8.0)),
-            Some(Event::AwaitingEnd { .. } | Event::Removing { .. }) => {
+            Some(Event::Scanning { .. } | Event::AwaitingEnd { .. } | Event::Removing { .. }) => {
                 happened(Happened::Rate(id, 0.0));
             }
             Some(Event::Ended { report: ended }) => report = Some(ended),

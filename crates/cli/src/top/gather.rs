@@ -242,9 +242,9 @@ fn state(answer: &Answer) -> Option<String> {
         _ if answer.cancelled => Some("stopping".to_owned()),
         Some(Event::Progress { .. }) => None,
         Some(event @ Event::Waiting { .. }) => Some(waiting_words(event)),
-        Some(event @ (Event::AwaitingEnd { .. } | Event::Removing { .. })) => {
-            Some(busy_words(event))
-        }
+        Some(
+            event @ (Event::Scanning { .. } | Event::AwaitingEnd { .. } | Event::Removing { .. }),
+        ) => Some(busy_words(event)),
         _ if answer.carried.is_some() => None,
         _ if answer.transfer.is_some() => Some("starts to move".into()),
         _ => Some("reaching the nodes".into()),

@@ -963,6 +963,15 @@ pub struct SenderStatus {
     /// as in Status, before the plan
     #[prost(message, optional, tag = "50")]
     pub awaited_end: ::core::option::Option<AwaitedEnd>,
+    /// before it has opened what it has
+    #[prost(message, optional, tag = "60")]
+    pub scanning: ::core::option::Option<Scanning>,
+}
+/// Trees are read: files, folders and other entries that were found so far.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Scanning {
+    #[prost(uint64, tag = "1")]
+    pub entries: u64,
 }
 /// What the kernel says of the streams that a node sends on. Counters only grow, closed streams are in them.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]

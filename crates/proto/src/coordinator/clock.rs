@@ -3,7 +3,7 @@
 use ropewalk_model::{Instant, Nanos};
 
 use super::phase::Phase;
-use super::{Coordinator, Node};
+use super::{Busy, Coordinator, Node};
 
 /// A node that is silent for this long is lost (agents send a status at least each second).
 pub const SILENCE_TIME_MAX: Nanos = Nanos(15_000_000_000);
@@ -11,8 +11,11 @@ pub const SILENCE_TIME_MAX: Nanos = Nanos(15_000_000_000);
 /// A driver that calls so long after its last call was stopped, or its host was: no node is silent for that.
 const ABSENCE_TIME_MIN: Nanos = Nanos(2_000_000_000);
 
-/// Longest time for all nodes to open what they hold (large trees are walked in it).
+/// Longest time for a node to open what it holds, and to find a further entry of the trees among that.
 pub const OPEN_TIME_MAX: Nanos = Nanos(300_000_000_000);
+
+/// A scan that finds nothing for this long is reported.
+const SCAN_HUNG_TIME: Nanos = Nanos(60_000_000_000);
 
 /// Longest time for the nodes that rename files into place to do so and report.
 /// A tree of a million files takes minutes; a dead node shows by its connection.
@@ -59,6 +62,7 @@ impl Coordinator {
         if absence >= ABSENCE_TIME_MIN {
             for node in &mut self.nodes {
                 node.heard_at = (node.heard_at + absence).min(now);
+                node.scanned_at = (node.scanned_at + absence).min(now);
             }
         }
     }
@@ -71,8 +75,11 @@ impl Coordinator {
             self.note_second(now, false);
         }
         match self.phase {
-            Phase::Opening if now.since(self.clock.start_at) > OPEN_TIME_MAX => {
-                let late = (0..).zip(&self.nodes).filter(|(_, n)| n.opened.is_none());
+            Phase::Opening => {
+                self.note_hung_scans(now);
+                let late = (0..).zip(&self.nodes).filter(|(_, node)| {
+                    node.opened.is_none() && now.since(node.scanned_at) > OPEN_TIME_MAX
+                });
                 let late: Vec<u32> = late.map(|(at, _)| at).collect();
                 self.refuse_late("answer", late);
             }
@@ -98,7 +105,7 @@ impl Coordinator {
             }
             Phase::Finishing => self.lose_late(now),
             Phase::Probing => self.end_measuring(),
-            Phase::Opening | Phase::Planning | Phase::Ended => {}
+            Phase::Planning | Phase::Ended => {}
         }
         self.check();
     }
@@ -113,16 +120,34 @@ impl Coordinator {
         self.refuse(format!("no {what} within {seconds} s from {nodes}"));
     }
 
+    /// Says where the scan of a tree finds nothing more.
+    fn note_hung_scans(&mut self, now: Instant) {
+        for node in 0..self.nodes.len() as u32 {
+            let state = &self.nodes[node as usize];
+            let is_scanning = matches!(state.busy, Some(Busy::Scanning { .. }));
+            if is_scanning && now.since(state.scanned_at) >= SCAN_HUNG_TIME {
+                let (name, seconds) = (self.name(node), SCAN_HUNG_TIME.whole_seconds());
+                let text = format!(
+                    "{name}: no further file of its sources was found for {seconds} s: their disk or file server does not answer, or sorting \
+                     very many names takes that long"
+                );
+                self.note_once(text);
+            }
+        }
+    }
+
     /// Nodes that were silent for too long are lost.
     fn lose_silent(&mut self, now: Instant) {
         for node in 0..self.nodes.len() as u32 {
             let state = &self.nodes[node as usize];
-            // One that joins reports nothing while it opens what it has.
-            let (most, what) = match state.opened {
-                Some(_) => (SILENCE_TIME_MAX, "silent for"),
-                None => (OPEN_TIME_MAX, "it did not open what it has within"),
+            let (most, since, what) = match state.opened {
+                Some(_) => (SILENCE_TIME_MAX, state.heard_at, "silent for"),
+                None => {
+                    let what = "it did not open what it has within";
+                    (OPEN_TIME_MAX, state.scanned_at, what)
+                }
             };
-            if state.alive() && now.since(state.heard_at) > most {
+            if state.alive() && now.since(since) > most {
                 let reason = format!("{what} {} s", most.whole_seconds());
                 self.handle_lost(node, &reason, now);
             }

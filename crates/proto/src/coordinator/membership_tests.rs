@@ -369,6 +369,30 @@ fn who_opens_too_late_stays_away() {
     assert!(sent(&settle(&mut c), new).is_empty());
 }
 
+/// A node that joins may read a large tree for any time, as long as it finds more; what it finds of it is no sign that it is there when
+/// it finds nothing.
+#[test]
+fn a_node_that_joins_may_have_a_large_tree() {
+    let mut c = copying();
+    let new = c.handle_join(with_tree("x", true), Instant(20)).unwrap();
+    let scans = |c: &mut Coordinator, entries: u64, second: u64| {
+        let status = control::SenderStatus {
+            scanning: Some(control::Scanning { entries }),
+            ..control::SenderStatus::default()
+        };
+        let now = Instant(second * SECOND);
+        c.handle_message(new, from(from_agent::Body::SenderStatus(status)), now);
+        (0..2).for_each(|node| heard(c, node, now.0));
+        c.handle_timer(now);
+    };
+    let limit = OPEN_TIME_MAX.whole_seconds();
+    (1..=2 * limit).for_each(|second| scans(&mut c, second, second));
+    assert!(c.join_outcome(new).is_none());
+    (2 * limit..=3 * limit + 1).for_each(|second| scans(&mut c, 2 * limit, second));
+    let reason = c.join_outcome(new).unwrap().unwrap_err();
+    assert!(reason.to_string().contains("within 300 s"), "{reason}");
+}
+
 /// A node that leaves before it is ready has not joined, and its driver learns so at once; one that has opened has joined.
 #[test]
 fn a_node_that_leaves_before_it_is_ready_has_not_joined() {

@@ -61,6 +61,9 @@ pub(super) struct Node {
     pub failed_from: BTreeMap<u32, RangeSet>,
     // Revisions with runs sent so far; an older Done speaks of less than is now asked.
     pub revision: u32,
+    // Entries of its trees that it has found before it had opened them, and when it was asked, or last found more.
+    pub scanned: u64,
+    pub scanned_at: Instant,
     // What it does meanwhile, by its newest status.
     pub busy: Option<Busy>,
     // Names that it has removed, by the status that said most.
@@ -127,6 +130,8 @@ impl Node {
             refusals: Vec::new(),
             failed_from: BTreeMap::new(),
             revision: 0,
+            scanned: 0,
+            scanned_at: now,
             busy: None,
             removed_most: 0,
             seen_at: Instant::ZERO,

@@ -29,6 +29,11 @@ fn by_sender(lanes: impl Iterator<Item = (u32, u64)>) -> BTreeMap<u32, u64> {
 /// What keeps a node busy that moves nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Busy {
+    /// It reads the trees that are its sources.
+    Scanning {
+        /// Files, folders and other entries so far.
+        entries: u64,
+    },
     /// It waits for an earlier transfer to a destination to end.
     AwaitingEnd {
         /// The destination.
@@ -121,12 +126,20 @@ impl Coordinator {
         if let Some(comparing) = &status.comparing {
             self.handle_comparing(node, comparing, now);
         }
-        let busy = Busy::of(status.awaited_end.as_ref(), None);
+        let scanning = status.scanning.map(|scanning| scanning.entries);
+        let scanning = scanning.map(|entries| Busy::Scanning { entries });
+        let busy = Busy::of(status.awaited_end.as_ref(), None).or(scanning);
         if busy.is_some() {
             self.looking.handle_busy(node, now);
             self.out.push(Action::Progress);
         }
-        self.nodes[node as usize].busy = busy;
+        let state = &mut self.nodes[node as usize];
+        if let Some(Busy::Scanning { entries }) = busy
+            && entries > state.scanned
+        {
+            (state.scanned, state.scanned_at) = (entries, now);
+        }
+        state.busy = busy;
         self.observe_streams(node, status.tcp.as_ref());
         let (sending, tcp) = (status.sending.as_ref(), status.tcp.as_ref());
         self.observe_sending(node, sending, tcp, &status.rails);

@@ -1,6 +1,6 @@
 //! Nodes that say nothing: when they are lost, and when that is not their doing.
 
-use super::tests::{SECOND, actions, done, from, node, outcome, pass, started};
+use super::tests::{SECOND, actions, begun, done, from, node, opened, outcome, pass, started};
 use super::*;
 use crate::control::Finished;
 
@@ -117,5 +117,68 @@ fn a_receiver_without_a_last_word_costs_little() {
                 .iter()
                 .any(|note| note.starts_with("b disconnected before its final report"))
         );
+    }
+}
+
+fn scanning(c: &mut Coordinator, entries: u64, second: u64) {
+    let status = control::SenderStatus {
+        scanning: Some(control::Scanning { entries }),
+        ..control::SenderStatus::default()
+    };
+    let now = Instant(second * SECOND);
+    c.handle_message(0, from(from_agent::Body::SenderStatus(status)), now);
+    c.handle_timer(now);
+}
+
+/// A tree of any size may be read for any time; one of which nothing more is found is reported after a minute, and is late in the end.
+#[test]
+fn long_scans_are_waited_for() {
+    let limit = OPEN_TIME_MAX.whole_seconds();
+    for gets_on in [true, false] {
+        let nodes = vec![
+            node("a", &[(0, 100)], &[], None),
+            node("b", &[], &[(0, 100)], None),
+        ];
+        let mut c = begun(nodes.clone(), None);
+        actions(&mut c);
+        c.handle_message(1, opened(&nodes[1], 1), Instant(1));
+        let end = 3 * limit;
+        (1..=end).for_each(|second| scanning(&mut c, second * 1000, second));
+        let told = actions(&mut c);
+        assert!(told.iter().any(|action| matches!(action, Action::Progress)));
+        assert!(outcome(&told).is_none());
+        assert!(!told.iter().any(|action| matches!(action, Action::Note(_))));
+        let entries = end * 1000;
+        assert_eq!(c.busy(), Some((0, &Busy::Scanning { entries })));
+        if gets_on {
+            c.handle_message(0, opened(&nodes[0], 1), Instant((end + 1) * SECOND));
+            assert_eq!(c.busy(), None);
+            assert!(
+                actions(&mut c)
+                    .iter()
+                    .any(|action| matches!(action, Action::Plan(..)))
+            );
+            continue;
+        }
+        (end..=end + limit).for_each(|second| scanning(&mut c, entries, second));
+        let told = actions(&mut c);
+        let notes: Vec<&Action> = told
+            .iter()
+            .filter(|action| matches!(action, Action::Note(_)))
+            .collect();
+        let [Action::Note(note)] = notes.as_slice() else {
+            panic!("{notes:?}")
+        };
+        assert!(
+            note.starts_with("a: no further file") && note.contains("60 s"),
+            "{note}"
+        );
+        assert!(outcome(&told).is_none());
+        scanning(&mut c, entries, end + limit + 1);
+        let told = actions(&mut c);
+        let [.., Action::End(Outcome::Refused, Some(text))] = told.as_slice() else {
+            panic!("{told:?}")
+        };
+        assert!(text.contains("within 300 s from a"), "{text}");
     }
 }

@@ -16,7 +16,7 @@ use rustix::io::Errno;
 
 use super::left_out::LeftOut;
 use super::scan::{Scan, Walk};
-use super::{EntryKind, Keep, parent_of};
+use super::{EntryKind, Keep, Scanning, parent_of};
 use crate::error::{Operation, StoreError};
 use crate::filter::Filter;
 use crate::sys;
@@ -75,11 +75,12 @@ impl Scan {
         keep: Keep,
         filter: &Filter,
         list: &FileList,
+        scanning: &Scanning,
     ) -> Result<Self, StoreError> {
         let opened = sys::open_resolved_path(root, OFlags::PATH, Mode::empty());
         let opened =
             opened.map_err(|errno| StoreError::from_errno(Operation::Open, root, errno))?;
-        let mut walk = Walk::new(root, opened.as_fd(), keep, filter, b"");
+        let mut walk = Walk::new(root, opened.as_fd(), keep, filter, b"", scanning);
         if walk.begin()? != EntryKind::Directory {
             return Err(StoreError::NotADirectory {
                 path: root.to_owned(),
@@ -88,7 +89,11 @@ impl Scan {
         }
         let mut seen: HashSet<Vec<u8>> = HashSet::from([Vec::new()]);
         for (path, depth) in list.paths() {
-            if !walk.name(&path, &mut seen)? || depth == Depth::Itself {
+            walk.go_on()?;
+            let before = walk.found.len();
+            let is_folder = walk.name(&path, &mut seen)?;
+            scanning.add(walk.found.len() - before);
+            if !is_folder || depth == Depth::Itself {
                 continue;
             }
             match depth {

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 
 use super::left_out::{LeftOut, bounded, reason};
 use super::names::Names;
-use super::{Entry, EntryKind, Keep, Kept, Manifest, Reader, Special};
+use super::{Entry, EntryKind, Keep, Kept, Manifest, Reader, Scanning, Special};
 use crate::error::{Operation, StoreError};
 use crate::file_systems::FileSystem;
 use crate::filter::Filter;
@@ -67,12 +67,13 @@ impl Scan {
     /// # Errors
     /// As [`Scan::read`].
     pub fn read_keeping(root: &Path, keep: Keep) -> Result<Self, StoreError> {
-        Self::read_filtered(root, keep, &Filter::default(), b"")
+        Self::read_filtered(root, keep, &Filter::default(), b"", &Scanning::default())
     }
 
     /// As [`Scan::read_keeping`], without the entries that a filter excludes. Excluded folders are not listed.
     ///
     /// * `name`: what the root is called in the copy; empty where it is the copy.
+    /// * `scanning`: counts what is found, and can stop it.
     ///
     /// # Errors
     /// As [`Scan::read`].
@@ -81,11 +82,12 @@ impl Scan {
         keep: Keep,
         filter: &Filter,
         name: &[u8],
+        scanning: &Scanning,
     ) -> Result<Self, StoreError> {
         let opened = sys::open_resolved_path(root, OFlags::PATH, Mode::empty());
         let opened =
             opened.map_err(|errno| StoreError::from_errno(Operation::Open, root, errno))?;
-        let mut walk = Walk::new(root, opened.as_fd(), keep, filter, name);
+        let mut walk = Walk::new(root, opened.as_fd(), keep, filter, name, scanning);
         if walk.begin()? == EntryKind::Directory {
             walk.below(Vec::new())?;
         }
@@ -124,6 +126,7 @@ pub(super) struct Walk<'a> {
     name: &'a [u8],
     /// Of some names: how many, and how long they took.
     pub(super) looked_at: (u32, Duration),
+    pub(super) scanning: &'a Scanning,
 }
 
 /// A file as the system's calls name it.
@@ -164,6 +167,7 @@ impl<'a> Walk<'a> {
         keep: Keep,
         filter: &'a Filter,
         name: &'a [u8],
+        scanning: &'a Scanning,
     ) -> Self {
         Self {
             root,
@@ -180,6 +184,7 @@ impl<'a> Walk<'a> {
             filter,
             name,
             looked_at: (0, Duration::ZERO),
+            scanning,
         }
     }
 
@@ -293,6 +298,7 @@ impl<'a> Walk<'a> {
         names: &[Vec<u8>],
     ) -> Result<(), StoreError> {
         for name in names {
+            self.go_on()?;
             let mut full = Vec::with_capacity(path.len() + 1 + name.len());
             full.extend_from_slice(path);
             if !path.is_empty() {
@@ -307,10 +313,23 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
+    /// An error where the scan is to stop.
+    pub(super) fn go_on(&self) -> Result<(), StoreError> {
+        let checked = self.scanning.check();
+        checked.map_err(|errno| StoreError::from_errno(Operation::List, self.root, errno))
+    }
+
     /// A walk of the same tree that has found nothing.
     pub(super) fn part(&self) -> Self {
         let keep = self.reader.keep();
-        let mut part = Self::new(self.root, self.dir, keep, self.filter, self.name);
+        let mut part = Self::new(
+            self.root,
+            self.dir,
+            keep,
+            self.filter,
+            self.name,
+            self.scanning,
+        );
         part.looked_at = self.looked_at;
         part
     }

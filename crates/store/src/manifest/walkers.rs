@@ -173,6 +173,7 @@ impl Walk<'_> {
 
     /// Does one piece; what it leads to.
     fn work(&mut self, work: Work) -> Result<Vec<Work>, StoreError> {
+        self.go_on()?;
         let before = self.found.len();
         let mut more = match work {
             Work::Folder(path) => match self.names_in(&path)? {
@@ -188,6 +189,7 @@ impl Walk<'_> {
                 Vec::new()
             }
         };
+        self.scanning.add(self.found.len() - before);
         let folders = self.found[before..]
             .iter()
             .filter(|(entry, _)| entry.kind == EntryKind::Directory);
@@ -242,7 +244,7 @@ mod tests {
 
     use super::*;
     use crate::Filter;
-    use crate::manifest::Keep;
+    use crate::manifest::{Keep, Scan, Scanning};
 
     /// A walk that finds its file system slow has small pieces and many threads, and finds the same.
     #[test]
@@ -257,7 +259,11 @@ mod tests {
         }
         let root = fs::File::open(place.path()).unwrap();
         let filter = Filter::default();
-        let walk = || Walk::new(place.path(), root.as_fd(), Keep::default(), &filter, b"");
+        let scanning = Scanning::default();
+        let new = || {
+            let keep = Keep::default();
+            Walk::new(place.path(), root.as_fd(), keep, &filter, b"", &scanning)
+        };
         let found = |mut walk: Walk<'_>| {
             walk.below(Vec::new()).unwrap();
             let mut found: Vec<Vec<u8>> = walk.found.into_iter().map(|(e, _)| e.path).collect();
@@ -265,13 +271,35 @@ mod tests {
             found
         };
         let slow = || {
-            let mut walk = walk();
+            let mut walk = new();
             walk.looked_at = (SAMPLE as u32, Duration::from_secs(60));
             walk
         };
         let pieces = slow().work(Work::Folder(b"a/b/c".to_vec())).unwrap();
         assert_eq!(pieces.len(), (700 - SAMPLE).div_ceil(NAMES_MAX_SLOW));
-        assert_eq!(found(walk()).len(), 5 + 40 + 3 + 700 + 17);
-        assert_eq!(found(slow()), found(walk()));
+        assert_eq!(found(new()).len(), 5 + 40 + 3 + 700 + 17);
+        assert_eq!(found(slow()), found(new()));
+    }
+
+    /// What is found is counted, by all threads; a walk that is stopped finds no more, and fails.
+    #[test]
+    fn a_walk_is_counted_and_can_be_stopped() {
+        let place = tempfile::tempdir().unwrap();
+        for folder in 0..20 {
+            let folder = place.path().join(folder.to_string());
+            fs::create_dir(&folder).unwrap();
+            (0..200).for_each(|file| fs::write(folder.join(file.to_string()), []).unwrap());
+        }
+        let scanning = Scanning::default();
+        let scan = || {
+            let (keep, filter) = (Keep::default(), Filter::default());
+            Scan::read_filtered(place.path(), keep, &filter, b"", &scanning)
+        };
+        assert_eq!(scan().unwrap().manifest.entries.len(), 1 + 20 + 4000);
+        assert_eq!(scanning.entries(), 20 + 4000);
+        scanning.stop();
+        let error = scan().unwrap_err();
+        assert!(matches!(error, StoreError::Io { .. }), "{error}");
+        assert_eq!(scanning.entries(), 20 + 4000);
     }
 }

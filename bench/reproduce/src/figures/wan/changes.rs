@@ -158,6 +158,7 @@ impl Followed {
             | Event::Asking { .. }
             | Event::Uploaded { .. }
             | Event::Comparing { .. }
+            | Event::Scanning { .. }
             | Event::AwaitingEnd { .. }
             | Event::Removing { .. }
             | Event::Listed { .. } => {}
