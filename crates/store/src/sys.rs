@@ -210,8 +210,13 @@ pub(crate) fn open_up(folder: BorrowedFd<'_>) -> Result<(), Errno> {
     let mode = fs::fstat(folder)?.st_mode & 0o7777;
     fs::chmod(
         format!("/proc/self/fd/{}", folder.as_raw_fd()),
-        Mode::from_raw_mode(mode | 0o700),
+        Mode::from_raw_mode(opened_up(mode)),
     )
+}
+
+/// The mode that [`open_up`] gives to a folder of this one.
+pub(crate) fn opened_up(mode: u32) -> u32 {
+    mode | 0o700
 }
 
 /// Reserves space for a range of a file and grows the file to its end.

@@ -311,7 +311,7 @@ impl TreeSink {
         if shared && !single {
             tree.note_all_standing()?;
         }
-        let leftovers = wish.map_or_else(Vec::new, |wish| tree.find_leftovers(wish));
+        let leftovers = wish.map_or_else(Vec::new, |wish| tree.find_leftovers(wish, &layout));
         tree.wrong = Tree::found_wrong(&leftovers);
         tree.begin(&layout, &leftovers, shared)
             .inspect_err(|_| tree.remove_unused_journal())?;

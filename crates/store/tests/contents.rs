@@ -133,6 +133,64 @@ fn overwrite(path: &Path, at: u64, bytes: &[u8]) {
     file.write_all_at(bytes, at).unwrap();
 }
 
+/// What an earlier run left of another version with the same size and time is not taken over where contents decide; what it left of this
+/// one is, as far as the source confirms its hashes.
+#[test]
+fn leftovers_of_other_contents_are_not_taken_over() {
+    const LEN: usize = 4 << 20;
+    for is_same in [true, false] {
+        let (_keep, folder) = folder();
+        let (old, new, to) = (folder.join("old"), folder.join("new"), folder.join("to"));
+        let (bad, good) = (bytes(1, LEN), bytes(2, LEN));
+        std::fs::write(&new, &good).unwrap();
+        std::fs::write(&old, if is_same { &good } else { &bad }).unwrap();
+        for path in [&old, &new] {
+            set_times(path, 1_700_000_000, 0);
+        }
+        let (source, sink) = update_pair(&old, &to, &id(1));
+        let half = Range::new(0, 2 * MIB);
+        write(&source, &sink, half);
+        sink.sync().unwrap();
+        // The second unit has no hash.
+        let digest = *blake3::hash(&std::fs::read(&old).unwrap()[..MIB as usize]).as_bytes();
+        let range = Range::new(0, MIB);
+        sink.record(&RangeSet::from(half), &[Unit { range, digest }]);
+        drop(sink);
+        let (sent, asked) = copy_rest(&new, &to, Check::Contents, false);
+        let there = if is_same { MIB } else { 0 };
+        assert_eq!((sent, asked), (LEN as u64 - there, MIB));
+        assert!(std::fs::read(&to).unwrap() == good);
+        assert_eq!(names(&folder), ["new", "old", "to"]);
+    }
+}
+
+/// A source that does not answer confirms nothing.
+#[test]
+fn leftovers_that_no_source_confirms_are_not_taken_over() {
+    let (_keep, folder) = folder();
+    let (from, to) = (folder.join("from"), folder.join("to"));
+    let all = bytes(1, 4 << 20);
+    std::fs::write(&from, &all).unwrap();
+    let (source, sink) = update_pair(&from, &to, &id(1));
+    write(&source, &sink, Range::new(0, 2 * MIB));
+    sink.sync().unwrap();
+    let units = [0, MIB].map(|start| {
+        let range = Range::new(start, start + MIB);
+        let bytes = &all[range.start as usize..range.end as usize];
+        let digest = *blake3::hash(bytes).as_bytes();
+        Unit { range, digest }
+    });
+    sink.record(&RangeSet::from(Range::new(0, 2 * MIB)), &units);
+    drop(sink);
+    let (asked, parts) = Asked::of(&from, Keep::default());
+    // The first one is answered.
+    asked.answers.store(1, Ordering::Relaxed);
+    let sink = TreeSink::update(&to, &parts, &id(2), wish(&asked, Check::Contents, false)).unwrap();
+    assert!(sink.present().adopted.is_empty());
+    assert_eq!(finish(&asked.source, &sink), 4 * MIB);
+    assert!(std::fs::read(&to).unwrap() == all);
+}
+
 /// Files of other times and the same contents stay, whatever wrote them, and get time and mode of the source; one of which a byte
 /// differs is sent, one of another size is not read.
 #[test]

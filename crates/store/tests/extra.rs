@@ -5,7 +5,9 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
+use ropewalk_model::Range;
 use ropewalk_store::{
     Act, Adopt, FileSource, Filter, FilterRule, Keep, Part, Removed, Scan, Scanning, Sink as _,
     Source as _, StoreError, TreeSink,
@@ -63,7 +65,7 @@ fn copy(from: &[&Path], to: &Path, rules: &[&str]) -> (Removed, Vec<PathBuf>) {
         .filter(|change| matches!(change.act, Act::Remove | Act::RemoveFolder));
     let foreseen = foreseen.map(|change| to.join(name(&change.path)));
     let foreseen: Vec<PathBuf> = foreseen.collect();
-    let sink = TreeSink::update(to, &parts, ID, Adopt::All).unwrap();
+    let sink = TreeSink::update(to, &parts, &id(1), Adopt::All).unwrap();
     sink.remove_extra(filter);
     for range in sink
         .layout()
@@ -289,7 +291,7 @@ fn folders_keep_mode_and_time() {
     }
     support::sys::as_nobody(|| {
         let (source, part) = scan(&[&from], &Filter::default());
-        let sink = TreeSink::update(&to, &[part], ID, Adopt::All).unwrap();
+        let sink = TreeSink::update(&to, &[part], &id(1), Adopt::All).unwrap();
         sink.remove_extra(Filter::default());
         for range in sink
             .layout()
@@ -347,7 +349,7 @@ fn mounted_folders_are_not_emptied() {
 fn remove_only(from: &Path, to: &Path) -> Removed {
     std::fs::remove_file(from.join("d/f")).unwrap();
     let (_, part) = scan(&[from], &Filter::default());
-    let sink = TreeSink::update(to, &[part], ID, Adopt::All).unwrap();
+    let sink = TreeSink::update(to, &[part], &id(1), Adopt::All).unwrap();
     sink.remove_extra(Filter::default());
     sink.commit().unwrap();
     sink.landed().removed
@@ -396,7 +398,7 @@ fn an_incomplete_copy_removes_nothing() {
         std::fs::write(from.join(name), name).unwrap();
     }
     let (source, part) = scan(&[&from], &Filter::default());
-    let sink = TreeSink::update(&to, &[part], ID, Adopt::All).unwrap();
+    let sink = TreeSink::update(&to, &[part], &id(1), Adopt::All).unwrap();
     sink.remove_extra(Filter::default());
     let all = sink.layout().ranges().difference(&sink.present().all());
     let first = all.first().unwrap();
@@ -426,7 +428,7 @@ fn sources_are_not_removed() {
     std::os::unix::fs::symlink(to.join("old/source"), &other_name).unwrap();
     let filter = Filter::default();
     let (source, part) = scan(&[&from], &filter);
-    let sink = TreeSink::update(&to, &[part], ID, Adopt::All).unwrap();
+    let sink = TreeSink::update(&to, &[part], &id(1), Adopt::All).unwrap();
     sink.keep_sources(vec![other_name, to.join("list")]);
     sink.remove_extra(filter);
     pump(sink.layout(), &source, &sink);
@@ -460,7 +462,7 @@ fn what_other_nodes_send_is_not_removed() {
     };
     let filter = Filter::default();
     let (source, part) = scan(&[&from], &filter);
-    let sink = TreeSink::update(&to, &[part], ID, Adopt::All).unwrap();
+    let sink = TreeSink::update(&to, &[part], &id(1), Adopt::All).unwrap();
     // Two nodes send folders of one number.
     sink.keep_elsewhere(
         vec![
@@ -502,7 +504,7 @@ fn a_source_that_the_copy_has_as_a_folder_is_not_emptied() {
         let of = std::fs::metadata(to.join("proj")).unwrap();
         let filter = filter(&["-excluded"]);
         let (source, part) = scan(&[&from], &filter);
-        let sink = TreeSink::update(&to, &[part], ID, Adopt::All).unwrap();
+        let sink = TreeSink::update(&to, &[part], &id(1), Adopt::All).unwrap();
         match elsewhere {
             Some(is_met) => {
                 let met = is_met.then(|| b"proj".to_vec()).into_iter().collect();
@@ -562,4 +564,39 @@ fn folders_met_are_told_by_number_and_time() {
     assert_eq!(met(&[]), Vec::<Vec<u8>>::new());
     let gone = TreeSink::folders_met(&dir.path().join("none"), &[part], &[sub]);
     assert!(gone.is_empty());
+}
+
+/// While a copy removes what is extra no other transfer begins to write there: it would lose what it puts into these folders.
+#[test]
+fn the_next_copy_waits_until_all_is_removed() {
+    let (_keep, folder) = folder();
+    let (from, to) = (folder.join("from"), folder.join("to"));
+    std::fs::create_dir(&from).unwrap();
+    std::fs::write(from.join("file"), "bytes").unwrap();
+    std::fs::create_dir_all(to.join("old")).unwrap();
+    for number in 0..20_000 {
+        std::fs::write(to.join("old").join(number.to_string()), "").unwrap();
+    }
+    let (source, part) = scan(&[&from], &Filter::default());
+    let sink = TreeSink::update(&to, &[part], &id(1), Adopt::All).unwrap();
+    sink.remove_extra(Filter::default());
+    write(&source, &sink, Range::new(0, 5));
+    let mut seen = 0;
+    std::thread::scope(|scope| {
+        let ending = scope.spawn(|| sink.commit().unwrap());
+        while !ending.is_finished() {
+            let before = sink.removing();
+            let free = ropewalk_store::await_endings(&to, &id(2), Duration::ZERO, &|| false);
+            if before.is_some() && sink.removing().is_some() {
+                assert!(
+                    matches!(free, Err(StoreError::StillEnding { .. })),
+                    "{free:?}"
+                );
+                seen += 1;
+            }
+        }
+    });
+    assert!(seen > 0, "the removal was too fast to be seen");
+    assert_eq!(names(&to), ["file"]);
+    ropewalk_store::await_endings(&to, &id(2), Duration::ZERO, &|| false).unwrap();
 }

@@ -1,6 +1,6 @@
 //! Trees and single files, from disk to disk.
 
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -162,6 +162,116 @@ fn a_merge_is_committed_again() {
             "counted once though committed twice"
         );
     });
+}
+
+/// A merge that fails half way leaves no new folder closed, and no standing one with another time: the next copy takes both as they are.
+#[test]
+fn what_a_failed_merge_has_moved_is_finished() {
+    let (_keep, folder) = folder();
+    let (from, to) = (folder.join("from"), folder.join("to"));
+    for path in ["a/new/deep", "b"] {
+        std::fs::create_dir_all(from.join(path)).unwrap();
+        std::fs::write(from.join(path).join("file"), path).unwrap();
+    }
+    std::fs::write(from.join("a/new-file"), "a").unwrap();
+    std::os::unix::fs::symlink("x", from.join("a/new/link")).unwrap();
+    set_mode(&from.join("a/new"), 0o551);
+    set_mode(&from.join("a/new/deep"), 0o705);
+    set_times(&from.join("a/new"), 1_000_000_000, 5);
+    set_times(&from.join("a/new/deep"), 1_100_000_000, 0);
+    for path in ["a", "b"] {
+        std::fs::create_dir_all(to.join(path)).unwrap();
+        set_times(&to.join(path), 900_000_000, 0);
+    }
+    let of_new = snapshot(&from.join("a/new"));
+    let standing = |to: &Path| Manifest::scan(&to.join("a")).unwrap().entries[0].clone();
+    let was = standing(&to);
+    sys::alone(|| {
+        let (source, sink) = update_pair(&from, &to, &id(1));
+        pump(source.layout(), &source, &sink);
+        sys::mount_small(&to.join("b"), 1 << 20);
+        sink.commit().unwrap_err();
+        sink.set_aside();
+        drop(sink);
+        sys::unmount_small(&to.join("b"));
+        assert_eq!(of_new, snapshot(&to.join("a/new")));
+        assert_eq!(standing(&to), was);
+        let (source, next) = update_pair(&from, &to, &id(2));
+        finish(&source, &next);
+    });
+    assert_eq!(of_new, snapshot(&to.join("a/new")));
+    assert_eq!(standing(&to), was);
+    assert_eq!(std::fs::read(to.join("b/file")).unwrap(), b"b");
+    assert_eq!(names(&to), ["a", "b"]);
+}
+
+/// A folder that somebody closes while it is copied to stays closed, whether the copy is complete or not.
+#[test]
+fn a_folder_that_is_closed_meanwhile_stays_closed() {
+    for is_complete in [true, false] {
+        let (_keep, folder) = folder();
+        let from = tree(&folder, 1);
+        let to = folder.join("to");
+        std::fs::create_dir_all(to.join("sub")).unwrap();
+        set_mode(&to.join("sub"), 0o500);
+        let (source, sink) = early_pair(&from, &to, &id(1));
+        let whole = source.layout().ranges().last().unwrap().end;
+        give_names(&source, &sink, Range::new(0, whole));
+        let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o7777;
+        assert_eq!(mode(&to.join("sub")), 0o500);
+        set_mode(&to, 0o700);
+        match is_complete {
+            true => sink.commit().unwrap(),
+            false => sink.discard(),
+        }
+        assert_eq!(mode(&to), 0o700);
+        assert_eq!(mode(&to.join("sub")), 0o500);
+    }
+}
+
+/// What stands under the temporary name of a link is that link, or the copy fails: no name leads to something else.
+#[test]
+fn a_link_is_made_or_the_copy_fails() {
+    for (planted, is_made) in [("target", true), ("other", false)] {
+        let (_keep, folder) = folder();
+        let (from, to) = (folder.join("from"), folder.join("to"));
+        std::fs::create_dir(&from).unwrap();
+        std::os::unix::fs::symlink("target", from.join("link")).unwrap();
+        std::fs::write(from.join("file"), "bytes").unwrap();
+        let (source, sink) = tree_pair(&from, &to, 0);
+        pump(source.layout(), &source, &sink);
+        let stage = folder.join(format!(".to.ropewalk-{ID}"));
+        std::os::unix::fs::symlink(planted, stage.join("link")).unwrap();
+        assert_eq!(sink.commit().is_ok(), is_made, "{planted}");
+        assert_eq!(to.exists(), is_made);
+    }
+}
+
+/// A folder, or a link, whose name leads to the folder of another name is refused: the file system takes both names for one.
+#[test]
+fn folders_and_links_of_one_name_are_refused() {
+    type Place = fn(&Path);
+    let twins: [Place; 2] = [
+        |path| std::fs::create_dir(path).unwrap(),
+        |path| std::os::unix::fs::symlink("x", path).unwrap(),
+    ];
+    for make_twin in twins {
+        let (_keep, folder) = folder();
+        let (from, to) = (folder.join("from"), folder.join("to"));
+        std::fs::create_dir_all(from.join("name")).unwrap();
+        make_twin(&from.join("twin"));
+        sys::alone(|| {
+            let (_, sink) = tree_pair(&from, &to, 0);
+            let stage = folder.join(format!(".to.ropewalk-{ID}"));
+            for name in ["name", "twin"] {
+                std::fs::create_dir(stage.join(name)).unwrap();
+            }
+            sys::bind(&stage.join("name"), &stage.join("twin"));
+            let error = sink.commit().unwrap_err();
+            assert!(matches!(error, StoreError::SameFile { .. }), "{error}");
+            assert!(!to.exists());
+        });
+    }
 }
 
 /// What a tree cannot replace is named before a byte moves, and DEST stays as it was.

@@ -18,8 +18,9 @@ use rustix::fs::{AtFlags, Gid, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
 use super::Tree;
+use super::contents::{Contents, Hashes};
 use super::resume::Inodes;
-use super::same::Wish;
+use super::same::{Check, Wish};
 use super::standing::heritage;
 use crate::claims::{Claim, Successor, give_name, seen};
 use crate::folders::Folders;
@@ -62,7 +63,9 @@ struct Found {
 
 impl Tree {
     /// What earlier transfers to DEST have left and no process writes any more.
-    pub(super) fn find_leftovers(&self, wish: &Wish<'_>) -> Vec<Leftover> {
+    ///
+    /// * `layout`: of this transfer.
+    pub(super) fn find_leftovers(&self, wish: &Wish<'_>, layout: &Layout) -> Vec<Leftover> {
         let mut found = Vec::new();
         if lock(&self.progress).is_off {
             return found;
@@ -83,6 +86,10 @@ impl Tree {
         if wish.verifies {
             found.iter_mut().for_each(|leftover| self.verify(leftover));
         }
+        if wish.check == Check::Contents {
+            let files = found.iter_mut().map(|leftover| &mut leftover.files);
+            confirm(files, layout, wish.contents);
+        }
         found
     }
 
@@ -98,7 +105,12 @@ impl Tree {
                 is_superseded: !claim.is_in_place,
                 claim,
             };
-            self.look_at_leftover(&mut leftover, wish.adopt);
+            // Times do not say which version of a file that is: hashes do.
+            let adopt = match wish.check {
+                Check::Contents => Adopt::Hashed,
+                Check::Time => wish.adopt,
+            };
+            self.look_at_leftover(&mut leftover, adopt);
             found.push(leftover);
         }
     }
@@ -441,6 +453,72 @@ impl Place {
             root: root.filter(is_private),
         }
     }
+}
+
+/// Units whose hashes are asked for at once.
+const QUESTIONS: usize = 64;
+
+/// Keeps of what was left the units that the source has with the same hash.
+///
+/// * `contents`: of the source; nothing is kept where it does not answer.
+fn confirm<'a>(
+    leftovers: impl Iterator<Item = &'a mut Vec<Found>>,
+    layout: &Layout,
+    mut contents: Option<&dyn Contents>,
+) {
+    let pieces = layout.pieces().iter();
+    let pieces: HashMap<u32, &Piece> = pieces.map(|piece| (piece.object, piece)).collect();
+    let mut line: Option<Box<dyn Hashes + '_>> = None;
+    for files in leftovers {
+        for file in &mut *files {
+            let units = std::mem::take(&mut file.units);
+            for units in units.chunks(QUESTIONS) {
+                let Some((piece, source)) = pieces.get(&file.object).zip(contents) else {
+                    break;
+                };
+                if line.is_none() {
+                    line = source.open().ok();
+                }
+                let Some(open) = &mut line else { break };
+                match right_units(open.as_mut(), source, piece, units) {
+                    Ok(right) => file.units.extend(right),
+                    Err(_) => {
+                        contents = None;
+                        break;
+                    }
+                }
+            }
+            file.safe = RangeSet::from_ranges(file.units.iter().map(|unit| unit.range));
+        }
+        files.retain(|file| !file.safe.is_empty());
+    }
+}
+
+/// Those of some units of a file that the source has with the same hash.
+///
+/// # Errors
+/// As [`Hashes::ask`].
+fn right_units(
+    line: &mut dyn Hashes,
+    contents: &dyn Contents,
+    piece: &Piece,
+    units: &[Unit],
+) -> Result<Vec<Unit>, String> {
+    // No journal has a longer unit that this program wrote.
+    let may_ask = |unit: &&Unit| {
+        unit.range.len() <= CHUNK_LEN && contents.is_of_one(in_space(piece, unit.range))
+    };
+    let asked: Vec<&Unit> = units.iter().filter(may_ask).collect();
+    let ranges: Vec<Range> = asked
+        .iter()
+        .map(|unit| in_space(piece, unit.range))
+        .collect();
+    line.ask(&ranges)?;
+    let mut right = Vec::new();
+    for unit in asked {
+        right.extend((line.answer()? == Some(unit.digest)).then_some(*unit));
+    }
+    Ok(right)
 }
 
 /// Bytes of a file as bytes of the data space.

@@ -128,6 +128,7 @@ impl Sink for TreeSink {
         let removed = self.staging.target.take_away_extra();
         lock(&self.staging.target.landed).removed = removed;
         self.staging.target.named.store(true, Ordering::Release);
+        self.staging.target.end_commit();
         lock(&self.staging.target.progress).end_journal();
         self.staging.close_named();
         *ended = true;
@@ -166,6 +167,7 @@ impl Sink for TreeSink {
         tree.omit(omitted)?;
         tree.commit(&tree.survey()?)?;
         tree.named.store(true, Ordering::Release);
+        tree.end_commit();
         lock(&tree.progress).end_journal();
         *ended = true;
         Ok(true)

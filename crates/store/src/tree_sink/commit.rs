@@ -5,16 +5,16 @@
 //!                                                   +-> DEST exists: rename each -> folders' metadata +
 //! ```
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags, Stat};
 use rustix::io::Errno;
 
 use super::Tree;
 use super::same::{Same, is_file};
-use super::standing::{Heritage, heritage, is_set};
+use super::standing::{heritage, is_set};
 use crate::error::{Operation, StoreError};
 use crate::file_systems::FileSystem;
 use crate::folders::Folders;
@@ -26,6 +26,8 @@ use crate::staging::{SYNC_EACH_MAX, remove_entry};
 use crate::sys;
 
 impl Tree {
+    /// The journals stay, for [`end_commit`](Self::end_commit).
+    ///
     /// * `same`: what of DEST is the same now.
     pub(super) fn commit(&self, same: &Same) -> Result<(), StoreError> {
         self.gives.store(true, Ordering::Release);
@@ -34,7 +36,6 @@ impl Tree {
             return self.commit_single(same);
         };
         if self.is_renamed(root)? {
-            self.remove_journals();
             lock(&self.landed).bits_not_kept =
                 self.set_folders(root.as_fd())? + self.bits_of_files();
             self.count_all_as_added();
@@ -43,7 +44,6 @@ impl Tree {
                 .map_err(|errno| self.failed(Operation::Sync, errno));
         }
         if let Some(dest) = self.moved_to(root)? {
-            self.remove_journals();
             self.note_standing(&[], dest.as_fd())?;
             // The other node may have ended before it gave these, and folders, their modes and times.
             let is_set = self.set_modes_of_unchanged(same);
@@ -78,13 +78,13 @@ impl Tree {
             None => {
                 let lost = self.set_folders(root.as_fd())?;
                 self.rename_stage()?;
-                self.remove_journals();
                 self.sync_all(root, false)?;
                 self.count_all_as_added();
                 lost
             }
             Some(dest) => {
-                self.move_entries(root, dest)?;
+                self.move_entries(root, dest)
+                    .inspect_err(|_| self.restore_standing(dest.as_fd()))?;
                 let mut landed = lock(&self.landed);
                 // What is put into a folder side by side was meant for it, unless it takes the place of something.
                 let is_bundle = self.entries.first().is_some_and(Entry::is_of_none);
@@ -92,7 +92,7 @@ impl Tree {
                     landed.merged = Some(self.dest.clone());
                 }
                 drop(landed);
-                self.remove_stage();
+                self.remove_temporary();
                 let is_set = self.set_modes_of_unchanged(same);
                 let lost = self.set_folders(dest.as_fd())?;
                 if is_any_new {
@@ -152,6 +152,25 @@ impl Tree {
             .filter(move |(object, _)| is_named(object))
     }
 
+    /// Entries below a folder that the commit puts there; those that are left out or already there are none of them.
+    pub(super) fn below(&self, folder: u32) -> impl Iterator<Item = (u32, &Entry)> {
+        let path = &self.entries[folder as usize].path;
+        let edge = |byte: u8| {
+            let edge = [path.as_slice(), &[byte]].concat();
+            self.entries.partition_point(|entry| entry.path < edge)
+        };
+        let range = edge(b'/')..edge(b'/' + 1);
+        let omitted = self.omitted.get();
+        let (named, unmade) = (self.named_early(), self.unmade());
+        let is_moved = move |object: u32| {
+            let is_omitted = omitted.is_some_and(|all| all.contains(&object));
+            let is_elsewhere = named.contains(&object) || unmade.contains(&object);
+            !(is_omitted || is_elsewhere || self.unchanged.contains(object) || self.is_left(object))
+        };
+        let below = (range.start as u32..).zip(&self.entries[range]);
+        below.filter(move |(object, _)| is_moved(*object))
+    }
+
     /// Of these, the ones that the commit puts there.
     pub(super) fn kept(&self) -> impl Iterator<Item = (u32, &Entry)> {
         self.named()
@@ -207,7 +226,6 @@ impl Tree {
         };
         if !self.unchanged.is_empty() {
             self.set_modes_of_unchanged(same)?;
-            self.remove_journals();
             let mut landed = lock(&self.landed);
             (landed.unchanged_files, landed.passed_files) = self.stayed(same);
             landed.bits_not_kept = self.bits_of_files();
@@ -218,7 +236,6 @@ impl Tree {
             && matches!(sys::stat_entry(folder, &self.temporary), Err(Errno::NOENT))
         {
             // Another node has renamed it.
-            self.remove_journals();
             let stat = sys::stat_entry(self.parent.as_fd(), &self.name)
                 .map_err(|errno| self.failed(Operation::Rename, errno))?;
             let is_there = match self.special_of(0) {
@@ -237,7 +254,6 @@ impl Tree {
                 self.set_metadata(folder, &self.temporary, entry, 0)?;
                 return self.name_single();
             }
-            self.remove_journals();
             return Ok(());
         }
         self.check_file(folder, &self.temporary, entry, 0)?;
@@ -259,7 +275,6 @@ impl Tree {
     fn name_single(&self) -> Result<(), StoreError> {
         let replaces = sys::stat_entry(self.parent.as_fd(), &self.name).is_ok();
         self.rename_stage()?;
-        self.remove_journals();
         *lock(&self.landed) = Landed {
             merged: None,
             added_files: u64::from(!replaces),
@@ -311,7 +326,9 @@ impl Tree {
         let failed =
             |errno| StoreError::from_create(self.staged_path(entry), &self.stage_parent, errno);
         if entry.kind == EntryKind::Directory {
-            return self.make_folder(folders, &entry.path);
+            self.make_folder(folders, &entry.path)?;
+            let (folder, name) = folders.parent(&entry.path).map_err(failed)?;
+            return self.claim_name(folder, name, entry, object);
         }
         if self.moving.load(Ordering::Acquire)
             && !entry.is_empty()
@@ -328,10 +345,18 @@ impl Tree {
         let (folder, name) = folders.parent(&entry.path).map_err(failed)?;
         match &entry.kind {
             EntryKind::Symlink { target } => match rustix::fs::symlinkat(&**target, folder, name) {
-                Ok(()) => self.set_metadata(folder, name, entry, object),
-                Err(Errno::EXIST) => {
-                    self.check_link(folder, name, entry, object)?;
+                Ok(()) => {
+                    self.claim_name(folder, name, entry, object)?;
                     self.set_metadata(folder, name, entry, object)
+                }
+                Err(Errno::EXIST) => {
+                    self.claim_name(folder, name, entry, object)?;
+                    // One that another node, or an earlier attempt, has made leads to the same.
+                    let found = rustix::fs::readlinkat(folder, name, Vec::new());
+                    match found.is_ok_and(|found| found.as_bytes() == target.as_slice()) {
+                        true => self.set_metadata(folder, name, entry, object),
+                        false => Err(failed(Errno::EXIST)),
+                    }
                 }
                 Err(errno) => Err(failed(errno)),
             },
@@ -348,25 +373,18 @@ impl Tree {
         }
     }
 
-    /// Refuses what stands in the place of a link when it is not one: a file of another name that the file system takes
-    /// for the same.
-    fn check_link(
+    /// Refuses a folder or link whose name another entry has, which the file system takes for the same.
+    fn claim_name(
         &self,
         folder: BorrowedFd<'_>,
         name: &[u8],
         entry: &Entry,
         object: u32,
     ) -> Result<(), StoreError> {
-        let opened = rustix::fs::openat(
-            folder,
-            name,
-            OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC,
-            Mode::empty(),
-        );
-        let opened = opened.map_err(|errno| {
+        let stat = sys::stat_entry(folder, name).map_err(|errno| {
             StoreError::from_errno(Operation::Inspect, self.staged_path(entry), errno)
         })?;
-        self.claim(opened, object)
+        self.claim_inode(stat.st_ino, object)
     }
 
     /// Whether the finished file stands in DEST already.
@@ -471,8 +489,6 @@ impl Tree {
         let (mut from, mut to) = (Folders::new(root.as_fd()), Folders::new(dest.as_fd()));
         let inspected = |errno| self.failed(Operation::Inspect, errno);
         let of_stage = heritage(root.as_fd()).map_err(inspected)?;
-        // Folders moved as a whole to where something else is inherited than in the stage.
-        let mut heirs: HashMap<&[u8], Heritage> = HashMap::new();
         let mut old: HashSet<&[u8]> = HashSet::from([&[][..]]);
         self.note_standing(&[], dest.as_fd())?;
         let moving = self.moving.swap(true, Ordering::AcqRel);
@@ -488,10 +504,6 @@ impl Tree {
             // Moved with its folder.
             if !old.contains(parent) {
                 lock(&self.landed).added_files += u64::from(!is_folder);
-                if let Some(given) = heirs.get(parent).copied() {
-                    self.inherit(&mut to, entry, object, given)?;
-                    heirs.extend(is_folder.then_some((path, given)));
-                }
                 continue;
             }
             let failed =
@@ -501,6 +513,7 @@ impl Tree {
                 let flags = OFlags::PATH | OFlags::DIRECTORY;
                 let folder = sys::open_beneath(dest.as_fd(), path, flags, Mode::empty());
                 self.note_standing(path, folder.map_err(failed)?.as_fd())?;
+                self.reopen(object);
                 old.insert(path);
                 continue;
             }
@@ -528,9 +541,12 @@ impl Tree {
                 landed.replaced_files += u64::from(standing.is_some());
                 landed.added_files += u64::from(standing.is_none());
             }
-            if given != of_stage {
+            let given = (given != of_stage).then_some(given);
+            if let Some(given) = given {
                 self.inherit(&mut to, entry, object, given)?;
-                heirs.extend(is_folder.then_some((path, given)));
+            }
+            if is_folder {
+                self.finish_moved(dest.as_fd(), &mut to, object, given)?;
             }
         }
         Ok(())
@@ -551,6 +567,7 @@ impl Tree {
             return rustix::fs::syncfs(base)
                 .map_err(|errno| StoreError::from_errno(Operation::Sync, path, errno));
         }
+        let is_any_closed = AtomicBool::new(false);
         parallel::for_each(&kept, |(object, entry)| {
             // A special file is never opened; its folder's sync covers it.
             let is_link = matches!(entry.kind, EntryKind::Symlink { .. });
@@ -565,8 +582,13 @@ impl Tree {
             );
             match opened {
                 Ok(file) => rustix::fs::fsync(&file),
-                // Not ours to read; nor is an entry here that has moved on. Its folder's sync covers the name.
-                Err(Errno::ACCESS | Errno::NOENT) => Ok(()),
+                // Not for this user to read any more.
+                Err(Errno::ACCESS) => {
+                    is_any_closed.store(true, Ordering::Relaxed);
+                    Ok(())
+                }
+                // An entry that has moved on: its folder's sync covers the name.
+                Err(Errno::NOENT) => Ok(()),
                 Err(errno) => Err(errno),
             }
             .map_err(|errno| {
@@ -577,15 +599,31 @@ impl Tree {
                 };
                 StoreError::from_errno(Operation::Sync, path, errno)
             })
-        })
+        })?;
+        match is_any_closed.into_inner() {
+            true => rustix::fs::syncfs(base).map_err(|errno| self.failed(Operation::Sync, errno)),
+            false => Ok(()),
+        }
     }
 
     /// Removes the temporary name and all below it. What cannot be removed stays, under a name that
     /// says whose it is.
-    pub(super) fn remove_stage(&self) {
+    fn remove_temporary(&self) {
         // By the descriptor of its folder: the path may lead elsewhere by now.
         remove_entry(&self.stage_parent, &self.temporary);
+    }
+
+    /// As [`remove_temporary`](Self::remove_temporary), and the journals with it.
+    pub(super) fn remove_stage(&self) {
+        self.remove_temporary();
         self.remove_journals();
+    }
+
+    /// Removes the journals after the last change to the copy: until then no other transfer begins to write it.
+    pub(super) fn end_commit(&self) {
+        self.remove_journals();
+        // They were in it.
+        self.restore_dest();
     }
 }
 

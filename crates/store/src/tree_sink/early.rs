@@ -229,8 +229,11 @@ impl Tree {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY;
         let opened = sys::open_beneath(self.stage_parent.as_fd(), path, flags, Mode::empty());
         match opened.and_then(rustix::fs::fsync) {
-            // Not ours to read, or gone with what is in it.
-            Ok(()) | Err(Errno::ACCESS | Errno::NOENT) => Ok(()),
+            // Not for this user to read.
+            Err(Errno::ACCESS) => rustix::fs::syncfs(&self.stage_parent)
+                .map_err(|errno| self.failed(Operation::Sync, errno)),
+            // Gone with what is in it.
+            Ok(()) | Err(Errno::NOENT) => Ok(()),
             Err(errno) => Err(self.failed(Operation::Sync, errno)),
         }
     }

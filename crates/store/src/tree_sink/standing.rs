@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
-use std::os::fd::{AsFd as _, BorrowedFd};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::Ordering;
 
@@ -32,6 +32,9 @@ pub(super) struct Stood {
     /// Of a shared destination, those that stood there at the start. Used when another node's work is taken over only: until
     /// then others may change what stands there.
     first: HashMap<Vec<u8>, Standing>,
+    /// New ones, by number, that were moved there with all that is in them and have their mode and time: how many set-user and
+    /// set-group bits they have not.
+    finished: HashMap<u32, u64>,
     /// `before` has all of them: what stands there and is not in it was put there by another node of the destination.
     is_taken_over: bool,
 }
@@ -139,6 +142,10 @@ impl Tree {
         let folders = (0..self.entries.len() as u32).rev();
         let folders = folders.map(|object| (object, &self.entries[object as usize]));
         for (object, entry) in folders.filter(|(_, entry)| entry.kind == EntryKind::Directory) {
+            if let Some(known) = stood.finished.get(&object) {
+                lost += known;
+                continue;
+            }
             let flags = OFlags::PATH | OFlags::DIRECTORY;
             let opened = sys::open_beneath(base, &entry.path, flags, Mode::empty());
             if let Some(before) = stood.before.get(&entry.path) {
@@ -148,21 +155,76 @@ impl Tree {
                 }
                 continue;
             }
-            let set = opened.and_then(|folder| {
-                let inherited = rustix::fs::fstat(&folder)?.st_mode & SET_GROUP;
-                // The root of a bundle has no mode and no time to give.
-                if entry.is_of_none() {
-                    let mode = 0o777 & !sys::umask() | inherited;
-                    return sys::set_mode(folder.as_fd(), mode).map(|()| mode);
-                }
-                self.set_all(folder.as_fd(), object, entry, inherited, &times(entry))
-            });
-            let mode = set.map_err(|errno| {
-                StoreError::from_errno(Operation::SetMetadata, self.final_path(entry), errno)
-            })?;
-            lost += u64::from((entry.mode & !mode & SET_BITS).count_ones());
+            lost += self.set_folder(opened, object, entry)?;
         }
         Ok(lost)
+    }
+
+    /// Mode and time of a new folder; how many set-user and set-group bits it has not.
+    fn set_folder(
+        &self,
+        opened: Result<OwnedFd, Errno>,
+        object: u32,
+        entry: &Entry,
+    ) -> Result<u64, StoreError> {
+        let set = opened.and_then(|folder| {
+            let inherited = rustix::fs::fstat(&folder)?.st_mode & SET_GROUP;
+            // The root of a bundle has no mode and no time to give.
+            if entry.is_of_none() {
+                let mode = 0o777 & !sys::umask() | inherited;
+                return sys::set_mode(folder.as_fd(), mode).map(|()| mode);
+            }
+            self.set_all(folder.as_fd(), object, entry, inherited, &times(entry))
+        });
+        let mode = set.map_err(|errno| {
+            StoreError::from_errno(Operation::SetMetadata, self.final_path(entry), errno)
+        })?;
+        Ok((entry.mode & !mode & SET_BITS).count_ones().into())
+    }
+
+    /// Gives a new folder that was moved to DEST, and all below it, what it is to have: a commit that fails later, or is killed, leaves
+    /// nothing that the next copy takes for a folder that somebody has closed.
+    ///
+    /// * `given`: what the folder that it is in now passes on, where the stage passed on something else.
+    pub(super) fn finish_moved(
+        &self,
+        dest: BorrowedFd<'_>,
+        folders: &mut Folders<'_>,
+        object: u32,
+        given: Option<Heritage>,
+    ) -> Result<(), StoreError> {
+        let below: Vec<(u32, &Entry)> = self.below(object).collect();
+        if let Some(given) = given {
+            for (object, entry) in &below {
+                self.inherit(folders, entry, *object, given)?;
+            }
+        }
+        let moved = std::iter::once((object, &self.entries[object as usize])).chain(below);
+        let moved: Vec<_> = moved
+            .filter(|(_, entry)| entry.kind == EntryKind::Directory)
+            .collect();
+        for (object, entry) in moved.into_iter().rev() {
+            let flags = OFlags::PATH | OFlags::DIRECTORY;
+            let opened = sys::open_beneath(dest, &entry.path, flags, Mode::empty());
+            let lost = self.set_folder(opened, object, entry)?;
+            lock(&self.stood).finished.insert(object, lost);
+        }
+        Ok(())
+    }
+
+    /// A new folder gets something more, and its mode and time after that.
+    pub(super) fn reopen(&self, object: u32) {
+        lock(&self.stood).finished.remove(&object);
+    }
+
+    /// Gives the folders that stood there their times back, after a commit that has put something into them has failed.
+    pub(super) fn restore_standing(&self, base: BorrowedFd<'_>) {
+        for (path, before) in &lock(&self.stood).before {
+            let flags = OFlags::PATH | OFlags::DIRECTORY;
+            if let Ok(folder) = sys::open_beneath(base, path, flags, Mode::empty()) {
+                let _ = before.restore(folder.as_fd());
+            }
+        }
     }
 
     /// Set-user and set-group bits that files of the source have.
@@ -297,11 +359,11 @@ impl Standing {
 
     pub(super) fn restore(&self, folder: BorrowedFd<'_>) -> Result<(), Errno> {
         let now = rustix::fs::fstat(folder)?;
-        // The mode is another only where the folder had to be opened up for its owner.
-        if now.st_mode & 0o7777 == self.mode {
-            return sys::set_times(folder, &modified(self.modified));
+        // A mode that is neither that nor the one of a folder that had to be opened up for its owner was given to it meanwhile.
+        if now.st_mode & 0o7777 == sys::opened_up(self.mode) {
+            return sys::set_metadata(folder, self.mode, &modified(self.modified));
         }
-        sys::set_metadata(folder, self.mode, &modified(self.modified))
+        sys::set_times(folder, &modified(self.modified))
     }
 }
 

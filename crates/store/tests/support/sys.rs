@@ -75,6 +75,11 @@ fn mount_memory(path: &Path, options: &str) {
     .unwrap();
 }
 
+/// Makes a folder appear at a second path. Only inside [`alone`].
+pub fn bind(folder: &Path, second: &Path) {
+    rustix::mount::mount_bind(folder, second).unwrap();
+}
+
 /// Takes the memory file system of [`mount_small`] away.
 pub fn unmount_small(path: &Path) {
     unmount(path, UnmountFlags::DETACH).unwrap();
