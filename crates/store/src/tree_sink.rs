@@ -311,10 +311,13 @@ impl TreeSink {
         if shared && !single {
             tree.note_all_standing()?;
         }
+        tree.open_up_dest();
         let leftovers = wish.map_or_else(Vec::new, |wish| tree.find_leftovers(wish, &layout));
         tree.wrong = Tree::found_wrong(&leftovers);
-        tree.begin(&layout, &leftovers, shared)
-            .inspect_err(|_| tree.remove_unused_journal())?;
+        tree.begin(&layout, &leftovers, shared).inspect_err(|_| {
+            tree.remove_unused_journal();
+            tree.restore_dest();
+        })?;
         let endures_full_disk = tree.is_early();
         let sink = Self {
             staging: Staging::new(layout, tree, endures_full_disk),

@@ -206,6 +206,37 @@ fn names_go_before_numbers() {
     }
 }
 
+/// An ACL, an attribute and a capability that a file of the source has not any more are not any more those of its copy: nobody keeps a
+/// right that was taken away.
+#[test]
+fn what_was_taken_away_is_taken_away() {
+    let (_keep, folder) = folder();
+    let (from, to) = (folder.join("from"), folder.join("to"));
+    std::fs::create_dir(&from).unwrap();
+    let file = from.join("file");
+    std::fs::write(&file, "secret").unwrap();
+    set_mode(&file, 0o640);
+    set(&file, ACCESS, &acl(1234));
+    set(&file, "user.old", b"x");
+    set(&file, "user.kept", b"y");
+    copy_all(&from, &to, false);
+    let there = to.join("file");
+    assert_eq!(get(&there, ACCESS), get(&file, ACCESS));
+    for name in [ACCESS, "user.old"] {
+        rustix::fs::removexattr(&file, name).unwrap();
+    }
+    set_mode(&file, 0o640);
+    if is_root() {
+        // Of the superuser's attributes other sources see nothing: they stay.
+        set(&there, "trusted.mark", b"z");
+    }
+    copy_all(&from, &to, true);
+    assert_eq!((get(&there, ACCESS), get(&there, "user.old")), (None, None));
+    assert_eq!(get(&there, "user.kept"), Some(b"y".to_vec()));
+    assert_eq!(there.metadata().unwrap().mode() & 0o7777, 0o640);
+    assert_eq!(get(&there, "trusted.mark").is_some(), is_root());
+}
+
 /// New files get no ACL from a folder at the destination where those of the source have none.
 #[test]
 fn acls_are_not_inherited() {

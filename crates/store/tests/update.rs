@@ -239,3 +239,38 @@ fn an_incomplete_update_keeps_what_was_there() {
     let landed = sink.landed();
     assert_eq!((landed.unchanged_files, landed.replaced_files), (1, 1));
 }
+
+/// A copy of a folder that its owner may not write to is continued, and refreshed, by that owner, and is as closed afterwards; what ends
+/// early leaves it so, too.
+#[test]
+fn a_read_only_folder_is_copied_again() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let (_keep, folder) = folder();
+    set_mode(&folder, 0o777);
+    let from = folder.join("from");
+    sys::as_nobody(|| {
+        let to = folder.join("to");
+        std::fs::create_dir(&from).unwrap();
+        std::fs::write(from.join("file"), "first").unwrap();
+        set_mode(&from, 0o555);
+        let mode = || to.metadata().unwrap().permissions().mode() & 0o7777;
+        let (source, sink) = update_pair(&from, &to, &id(1));
+        assert_eq!(finish(&source, &sink), 5);
+        assert_eq!(mode(), 0o555);
+        let (source, sink) = update_pair(&from, &to, &id(2));
+        assert_eq!(finish(&source, &sink), 0);
+        assert_eq!(mode(), 0o555);
+        set_mode(&from, 0o755);
+        std::fs::write(from.join("second"), "second").unwrap();
+        set_mode(&from, 0o555);
+        let (_, sink) = update_pair(&from, &to, &id(3));
+        sink.discard();
+        assert_eq!((mode(), names(&to).len()), (0o555, 1));
+        let (source, sink) = early_pair(&from, &to, &id(4));
+        assert_eq!(finish(&source, &sink), 6);
+        assert_eq!((mode(), names(&to).len()), (0o555, 2));
+        // What goes away with the test.
+        set_mode(&from, 0o755);
+        set_mode(&to, 0o755);
+    });
+}

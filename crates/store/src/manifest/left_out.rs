@@ -29,6 +29,7 @@ pub(super) fn reason(errno: Errno) -> Option<&'static str> {
         Errno::ACCESS | Errno::PERM => "permission denied",
         Errno::NOENT | Errno::STALE => "vanished during the scan",
         Errno::IO => "input/output error",
+        Errno::NAMETOOLONG => "its path is too long",
         _ => return None,
     })
 }

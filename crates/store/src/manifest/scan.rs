@@ -13,7 +13,7 @@ use rustix::io::Errno;
 
 use super::left_out::{LeftOut, bounded, reason};
 use super::names::Names;
-use super::{Entry, EntryKind, Keep, Kept, Manifest, Reader, Scanning, Special};
+use super::{Entry, EntryKind, Keep, Kept, Manifest, PATH_LEN_MAX, Reader, Scanning, Special};
 use crate::error::{Operation, StoreError};
 use crate::file_systems::FileSystem;
 use crate::filter::Filter;
@@ -55,8 +55,7 @@ impl Scan {
     ///
     /// # Errors
     /// [`StoreError::SymbolicLink`] for a link on the way to the root, [`StoreError::Unreadable`] for a root that may not be
-    /// read, [`StoreError::NoSize`] for the first file whose contents the system makes, [`StoreError::Manifest`] for the
-    /// first path that is too long to be sent, and [`StoreError::SpecialFile`] for a root that is a device, pipe or socket, unless these are recorded.
+    /// read, [`StoreError::NoSize`] for the first file whose contents the system makes, and [`StoreError::SpecialFile`] for a root that is a device, pipe or socket, unless these are recorded.
     pub fn read(root: &Path) -> Result<Self, StoreError> {
         Self::read_keeping(root, Keep::default())
     }
@@ -376,6 +375,10 @@ impl<'a> Walk<'a> {
         let kind = FileType::from_raw_mode(stat.st_mode);
         if self.is_excluded(filter, path, kind == FileType::Directory) {
             return Ok(Ok(()));
+        }
+        // No call of the system takes it, here and at receivers.
+        if path.len() > PATH_LEN_MAX {
+            return Ok(Err((Operation::Inspect, Errno::NAMETOOLONG)));
         }
         let mut entry = match self.entry(path.to_vec(), &stat) {
             Err(StoreError::SpecialFile { .. }) => {

@@ -217,6 +217,7 @@ impl Sink for TreeSink {
         if !*ended {
             self.staging.close();
             let tree = &self.staging.target;
+            tree.open_up_dest();
             *ended = lock(&tree.progress).keep_all(&tree.stage());
             if *ended {
                 self.staging.target.restore_dest();

@@ -609,6 +609,7 @@ impl Tree {
     /// Removes the temporary name and all below it. What cannot be removed stays, under a name that
     /// says whose it is.
     fn remove_temporary(&self) {
+        self.open_up_dest();
         // By the descriptor of its folder: the path may lead elsewhere by now.
         remove_entry(&self.stage_parent, &self.temporary);
     }
@@ -621,6 +622,7 @@ impl Tree {
 
     /// Removes the journals after the last change to the copy: until then no other transfer begins to write it.
     pub(super) fn end_commit(&self) {
+        self.open_up_dest();
         self.remove_journals();
         // They were in it.
         self.restore_dest();

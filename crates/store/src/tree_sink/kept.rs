@@ -168,21 +168,33 @@ impl Tree {
         }
     }
 
+    /// Removes from a file that was there the ACLs, attributes of users and capabilities that the source's file has not: they would let
+    /// others do what they may not any more. Those that cannot be removed are counted.
+    pub(super) fn remove_others(&self, opened: BorrowedFd<'_>, object: u32, entry: &Entry) {
+        let path = descriptor(opened);
+        let has = |name: &[u8]| entry.kept.attributes.iter().any(|one| one.name == name);
+        // Attributes of the superuser are not seen by all sources.
+        let is_other = |name: &&[u8]| {
+            !has(name)
+                && (name.starts_with(b"user.")
+                    || [ACCESS_ACL, DEFAULT_ACL, CAPABILITY].contains(name))
+        };
+        let names = names_of(&path).unwrap_or_default();
+        let others = names.split(|byte| *byte == 0).filter(is_other);
+        let failed = others.filter(|name| rustix::fs::removexattr(&path, *name).is_err());
+        self.note_lacking(object, failed.count());
+    }
+
     /// Removes the attributes that copies get, but for an ACL that new files have from a folder.
     pub(super) fn remove_attributes(&self, path: &Path) -> Result<(), Errno> {
-        let mut names = vec![0; 1 << 16];
-        let len = match rustix::fs::listxattr(path, &mut names) {
-            Ok(len) => len,
-            Err(Errno::OPNOTSUPP | Errno::NOSYS) => 0,
-            Err(errno) => return Err(errno),
-        };
+        let names = names_of(path)?;
         let is_given = |name: &&[u8]| {
             let is_inherited = *name == ACCESS_ACL && self.inherits_acl();
             let prefixes: [&[u8]; 3] = [b"user.", b"trusted.", ACCESS_ACL];
             !is_inherited
                 && (*name == CAPABILITY || prefixes.iter().any(|prefix| name.starts_with(prefix)))
         };
-        let names = names[..len].split(|byte| *byte == 0);
+        let names = names.split(|byte| *byte == 0);
         for name in names.filter(is_given) {
             rustix::fs::removexattr(path, name)?;
         }
@@ -250,6 +262,18 @@ impl Tree {
             .lacking
             .retain(|object, _| named.contains(object));
     }
+}
+
+/// The names of attributes that a file has, each with a zero behind it.
+fn names_of(path: &Path) -> Result<Vec<u8>, Errno> {
+    let mut names = vec![0; 1 << 16];
+    let len = match rustix::fs::listxattr(path, &mut names) {
+        Ok(len) => len,
+        Err(Errno::OPNOTSUPP | Errno::NOSYS) => 0,
+        Err(errno) => return Err(errno),
+    };
+    names.truncate(len);
+    Ok(names)
 }
 
 fn set(path: &Path, attribute: &Attribute) -> Result<(), Errno> {

@@ -659,7 +659,10 @@ impl Tree {
             true if is_file(&stat, entry) => {
                 sys::set_mode(file.as_fd(), mode_of(entry)).map_err(failed)?;
             }
-            _ => self.set_metadata(folder, name, entry, object)?,
+            _ => {
+                self.remove_others(file.as_fd(), object, entry);
+                self.set_metadata(folder, name, entry, object)?;
+            }
         }
         if syncs {
             let _ = rustix::fs::fsync(&file);

@@ -6,7 +6,9 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::Ordering;
 
-use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Stat, Timespec, Timestamps, UTIME_OMIT};
+use rustix::fs::{
+    Access, AtFlags, FileType, Gid, Mode, OFlags, Stat, Timespec, Timestamps, UTIME_OMIT,
+};
 use rustix::io::Errno;
 
 use super::Tree;
@@ -235,6 +237,20 @@ impl Tree {
             .filter(|(object, _)| !self.has_set_id(*object))
             .map(|(_, entry)| u64::from((entry.mode & SET_BITS).count_ones()))
             .sum()
+    }
+
+    /// Where the temporary names are in DEST, and an earlier copy has made it read-only for its owner, it is opened up: it gets its mode
+    /// back at the end.
+    pub(super) fn open_up_dest(&self) {
+        if self.stage_parent_path != self.dest {
+            return;
+        }
+        let dest = self.stage_parent.as_fd();
+        let asked = Access::WRITE_OK | Access::EXEC_OK;
+        if rustix::fs::accessat(dest, c".", asked, AtFlags::empty()) == Err(Errno::ACCESS) {
+            // Who does not own it finds out when something is made in it.
+            let _ = sys::open_up(dest);
+        }
     }
 
     /// Gives DEST its time back where only the stage was made in it and removed.
