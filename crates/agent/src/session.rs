@@ -1,6 +1,7 @@
 //! One master's connection: proves the token, opens a transfer, reports while it moves.
 
 use std::net::IpAddr;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,6 +30,10 @@ use opening::Opening;
 
 /// A master that does not prove the token by then is gone.
 const PROOF_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Where one that ends a transfer panics.
+const FAILED_THREAD: &str =
+    "a thread of the agent failed; this is a bug, its standard error says where";
 
 /// Status is sent at least this often, so that the master can tell a dead host from a busy one.
 const HEARTBEAT: Duration = Duration::from_secs(1);
@@ -208,6 +213,14 @@ fn too_long(bytes: usize) -> String {
     )
 }
 
+/// Ends a transfer. Where that panics all that it holds is let go: its journals are the next transfer's.
+fn stopped_on_panic<T>(transfer: &Transfer, end: impl FnOnce(&Transfer) -> T) -> T {
+    catch_unwind(AssertUnwindSafe(|| end(transfer))).unwrap_or_else(|panic| {
+        transfer.stop(false, FAILED_THREAD);
+        resume_unwind(panic)
+    })
+}
+
 /// How a transfer has ended, when it has; never where none is ending.
 async fn finished(
     finishing: &mut Option<(Arc<Transfer>, JoinHandle<control::Finished>)>,
@@ -216,8 +229,7 @@ async fn finished(
         Some((_, work)) => work.await.unwrap_or_else(|error| match error.is_panic() {
             false => control::Finished::default(),
             true => control::Finished {
-                error: "a thread of the agent failed; this is a bug, its standard error says where"
-                    .into(),
+                error: FAILED_THREAD.into(),
                 ..control::Finished::default()
             },
         }),
@@ -253,6 +265,18 @@ struct Session {
     at_work: Option<OwnedRwLockReadGuard<()>>,
     // The last answer is on its way; the connection closes once it is written.
     ended: bool,
+}
+
+impl Drop for Session {
+    /// A transfer that is still there when the session has ended, as its task has failed, is stopped, and so are its threads.
+    fn drop(&mut self) {
+        if let Some(transfer) = self.transfer.take() {
+            self.shared.transfers.lock().remove(&transfer.member.id);
+            let stopping = std::thread::Builder::new().name("stop".into());
+            let stop = move || transfer.stop(false, FAILED_THREAD);
+            let _ = stopping.spawn(stop);
+        }
+    }
 }
 
 impl Session {
@@ -417,7 +441,8 @@ impl Session {
         };
         self.shared.transfers.lock().remove(&transfer.member.id);
         let ending = transfer.clone();
-        let work = tokio::task::spawn_blocking(move || ending.finish(&finish));
+        let work =
+            tokio::task::spawn_blocking(move || stopped_on_panic(&ending, |e| e.finish(&finish)));
         self.finishing = Some((transfer, work));
     }
 
@@ -633,7 +658,7 @@ impl Session {
             transfer.outlast_master(shutdown).await;
             self.shared.transfers.lock().remove(&transfer.member.id);
             let ended = "the connection to its master ended";
-            let stop = move || transfer.stop_without_master(ended);
+            let stop = move || stopped_on_panic(&transfer, |t| t.stop_without_master(ended));
             let _ = tokio::task::spawn_blocking(stop).await;
         }
     }
@@ -659,6 +684,15 @@ mod tests {
         };
         let finished = transfer.finish(&word);
         assert!(!finished.committed && finished.error.is_empty());
+    }
+
+    /// A transfer whose end panics is over all the same.
+    #[test]
+    fn a_panic_at_the_end_leaves_nothing_running() {
+        let (transfer, _) = Transfer::alone();
+        let end = || stopped_on_panic(&transfer, |_| panic!("at the end"));
+        assert!(catch_unwind(AssertUnwindSafe(end)).is_err());
+        assert!(transfer.member.has_ended());
     }
 
     /// The longest list of files that is sent fits into a message, and a longer one is refused with both numbers.

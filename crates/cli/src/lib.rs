@@ -222,13 +222,22 @@ fn misused(error: &clap::Error) -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let habit = habits::sentence(command, error);
-    if habits::moves(command) && words.iter().any(|word| word == "--json") {
+    if words.iter().any(|word| word == "--json") {
         let rendered = error.to_string();
-        let first = rendered.lines().next().unwrap_or_default();
-        let text = habit
-            .as_deref()
-            .unwrap_or(first.trim_start_matches("error: "));
-        print::print_refusal(ErrorKind::Usage, text);
+        // What is missing is on the lines below; an empty one is before the usage.
+        let lines: Vec<&str> = rendered.lines().map(str::trim).collect();
+        let said = lines.split(|line| line.is_empty()).next();
+        let said = said.unwrap_or_default().join(" ");
+        let text = habit.as_deref();
+        let text = text.unwrap_or(said.trim_start_matches("error: "));
+        match command {
+            "copy" | "check" | "put" | "get" | "transfer" => {
+                print::print_refusal(ErrorKind::Usage, text);
+            }
+            "stream" | "shuffle" => stream::print_refusal(0, ErrorKind::Usage, text),
+            "tunnel" => tunnel::print_refusal("", ErrorKind::Usage, text),
+            _ => {}
+        }
     }
     match habit {
         Some(habit) => eprintln!("ropewalk: {}", escape::line(&habit)),
@@ -300,7 +309,13 @@ fn detach(
     handed: impl FnOnce() -> Result<inputs::Handed>,
 ) -> ExitCode {
     match asked.and_then(|asked| Ok((handed()?, asked))) {
-        Ok((handed, asked)) => end(serve::submit(&asked, handed)),
+        Ok((handed, asked)) => {
+            let submitted = serve::submit(&asked, handed);
+            if let (Err(error), true) = (&submitted, output.json) {
+                print::print_refusal(ErrorKind::Unreachable, &with_causes(error));
+            }
+            end(submitted)
+        }
         Err(error) => start(Err(error), output),
     }
 }

@@ -28,6 +28,8 @@ use crate::sys;
 mod processes;
 mod show;
 
+pub(crate) use show::print_refusal;
+
 pub(crate) use self::processes::{ProcessArgs, block};
 use self::show::Show;
 
@@ -365,7 +367,7 @@ pub(crate) fn carry(
         Err(error) => {
             let text = crate::with_causes(&error);
             if output.json {
-                show::print_refusal(block.0, ErrorKind::Usage, &text);
+                print_refusal(block.0, ErrorKind::Usage, &text);
             }
             eprintln!("ropewalk: {}", escape::lines(&text));
             return Ok(ExitCode::from(EXIT_USAGE));

@@ -24,6 +24,8 @@ use crate::stream::{name, reaches};
 
 mod show;
 
+pub(crate) use show::print_refusal;
+
 use self::show::Show;
 
 /// Arguments of `ropewalk tunnel`.
@@ -169,7 +171,7 @@ pub(crate) fn run(args: &TunnelArgs) -> Result<ExitCode> {
         Err(error) => {
             let text = crate::with_causes(&error);
             if args.output.json {
-                show::print_refusal(&args.node, ErrorKind::Usage, &text);
+                print_refusal(&args.node, ErrorKind::Usage, &text);
             }
             eprintln!("ropewalk: {}", escape::lines(&text));
             return Ok(ExitCode::from(EXIT_USAGE));

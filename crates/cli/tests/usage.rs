@@ -170,6 +170,11 @@ fn slips_are_events() {
         &["copy", "--json", "/a"][..],
         &["copy", "--json", "--nonsense", "/a", "/b"],
         &["copy", "--json", "-z", "/a", "/b"],
+        &["check", "--json", "/a"],
+        &["stream", "--json"],
+        &["stream", "--json", "--nonsense", "a"],
+        &["shuffle", "--json"],
+        &["tunnel", "--json", "--nonsense"],
         &["copy", "/a", "/a", "--json"],
     ] {
         let ran = place.run(args).assert_status(2);

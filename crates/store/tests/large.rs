@@ -130,7 +130,7 @@ fn an_error_of_one_thread_ends_the_walk() {
         .map(|entry| entry.path.len())
         .max();
     assert!(longest.is_some_and(|len| len <= PATH_LEN_MAX));
-    let (_other, other) = folder();
+    let (_other, other) = support::folder();
     let to = other.join("to");
     copy(&root, &to);
     let copied = Scan::read(&to).unwrap().manifest;

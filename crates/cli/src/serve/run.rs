@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use anyhow::{Context as _, Result};
 use ropewalk_proto::codes::{EXIT_INTERRUPTED, EXIT_USAGE};
 use ropewalk_proto::queue::{Ran, Summary};
-use ropewalk_proto::report::{ErrorKind, Event, Report};
+use ropewalk_proto::report::{ErrorKind, Event, LeftOutReport, Outcome, Report};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::task::Task;
@@ -310,7 +310,7 @@ fn meaning(
         Some(
             ErrorKind::Usage | ErrorKind::Specification | ErrorKind::Refused | ErrorKind::Differing,
         ) => true,
-        Some(_) => false,
+        Some(_) => report.is_some_and(lacks_rights_only),
         None => code == Some(EXIT_USAGE.into()),
     };
     Ran::Failed {
@@ -318,6 +318,17 @@ fn meaning(
         is_final,
         safe_bytes: report.map_or(0, safe_bytes),
     }
+}
+
+/// Whether all was copied but for files that their sources may not be read of: time does not change that.
+fn lacks_rights_only(report: &Report) -> bool {
+    let is_forbidden = |one: &LeftOutReport| one.reason.contains("permission denied");
+    report.outcome == Outcome::Partial
+        && report.left_out_more == 0
+        && !report.left_out.is_empty()
+        && report.left_out.iter().all(is_forbidden)
+        && report.missing.is_empty()
+        && report.missing_files.is_empty()
 }
 
 /// What is at destinations: what the run has moved, and what it has found.
@@ -380,8 +391,6 @@ mod tests {
     use std::os::unix::process::ExitStatusExt as _;
     use std::process::ExitStatus;
 
-    use ropewalk_proto::report::Outcome;
-
     use super::*;
 
     fn failed(ran: Ran) -> (String, bool) {
@@ -417,6 +426,25 @@ mod tests {
         ] {
             let ran = meaning(exit(4), Some(&report(kind)), None, false);
             assert_eq!(failed(ran), ("why".into(), is_final));
+        }
+        // A file that a source may not read, beside one that it could not.
+        let left_out = |reason: &str| LeftOutReport {
+            node: "a".into(),
+            file: "f".into(),
+            reason: reason.into(),
+        };
+        for (reasons, is_final) in [
+            (vec!["permission denied"], true),
+            (vec!["permission denied", "input/output error"], false),
+            (vec![], false),
+        ] {
+            let partial = Report {
+                outcome: Outcome::Partial,
+                left_out: reasons.into_iter().map(left_out).collect(),
+                ..report(ErrorKind::Missing)
+            };
+            let ran = meaning(exit(3), Some(&partial), None, false);
+            assert_eq!(failed(ran).1, is_final, "{:?}", partial.left_out);
         }
         let mut moved = report(ErrorKind::Lost);
         moved.delivered_bytes = 5;

@@ -205,7 +205,7 @@ impl screen::Show for Show {
 }
 
 /// The last event of a stream that never became a request.
-pub(super) fn print_refusal(block_bytes: u64, kind: ErrorKind, error: &str) {
+pub(crate) fn print_refusal(block_bytes: u64, kind: ErrorKind, error: &str) {
     let report = StreamReport::refused(block_bytes, kind, error.lines().next().unwrap_or_default());
     Printer::default().event(&Printed::Ended { report: &report });
 }

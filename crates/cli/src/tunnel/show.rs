@@ -232,7 +232,7 @@ impl screen::Show for Show {
 }
 
 /// The last event of a tunnel that never became a request.
-pub(super) fn print_refusal(node: &str, kind: ErrorKind, error: &str) {
+pub(crate) fn print_refusal(node: &str, kind: ErrorKind, error: &str) {
     let first = error.lines().next().unwrap_or_default();
     let report = TunnelReport::refused(node, kind, first);
     Printer::default().event(&Printed::Ended { report: &report });
