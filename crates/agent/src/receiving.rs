@@ -528,6 +528,9 @@ impl Fetch {
                     sinks.give_up(&unfinished.refused);
                     sinks.set_aside(shared);
                 }
+                (Some(sinks), Close::Keep(settled)) if !sinks.is_shared() => {
+                    self.record_last(&sinks, Some(settled));
+                }
                 _ => {}
             }
             if shared {

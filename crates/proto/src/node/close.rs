@@ -7,8 +7,10 @@ use super::{End, Node, Settled};
 /// What is to be done with the sinks where the transfer ends; ranges are of the data space.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Close {
-    /// Nothing: files have their names, or other nodes, or the user, go on with them.
+    /// Nothing: files have their names, or other nodes go on with them.
     Leave,
+    /// Nothing is removed, as was asked for. What is safe is recorded after a sync that begins now; another node may write there still.
+    Keep(Settled),
     /// All that was written is removed: contents are known to be wrong.
     Discard,
     /// What is worth it is kept for a later transfer, the rest is removed.
@@ -30,10 +32,17 @@ impl Node {
     pub fn close(&mut self, end: End) -> Close {
         let unfinished = self.unfinished();
         self.handle_end(end);
-        match (end.discards && !self.is_renamed, self.is_wrong) {
-            (false, _) => Close::Leave,
-            (true, true) => Close::Discard,
-            (true, false) => Close::SetAside(unfinished),
+        if self.is_renamed {
+            return Close::Leave;
+        }
+        match (end.discards, self.is_wrong, unfinished.settled) {
+            (true, true, _) => Close::Discard,
+            (true, false, settled) => Close::SetAside(Unfinished {
+                settled,
+                refused: unfinished.refused,
+            }),
+            (false, false, Some(settled)) => Close::Keep(settled),
+            (false, ..) => Close::Leave,
         }
     }
 
