@@ -24,6 +24,7 @@ mod metrics;
 #[cfg(test)]
 #[path = "../../../fuzz/mutate.rs"]
 mod mutate;
+mod numbers;
 mod options;
 mod page_file;
 mod plan;

@@ -18,7 +18,6 @@ mod page;
 mod sample;
 
 pub(crate) use bottleneck::{advice, name as cause_name, shares};
-pub(crate) use brief::{count, thousands};
 pub(crate) use full::listed;
 pub(crate) use listing::listed_line;
 pub(crate) use page::page;

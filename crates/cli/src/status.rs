@@ -16,9 +16,10 @@ use serde::Serialize;
 
 use crate::desk::{self, Answer, Carried, Kind, Question};
 use crate::escape;
+use crate::numbers::{count, thousands};
 use crate::progress::{busy_words, rate, waiting_words};
 use crate::remains;
-use crate::report::{count, listed, thousands};
+use crate::report::listed;
 use crate::runtime::runtime;
 use crate::runtime_folder;
 use crate::silence::Silence;

@@ -6,8 +6,9 @@ use ropewalk_model::{format_bytes, format_seconds};
 use ropewalk_proto::doctor::{DoctorReport, Forecast, HostReport, RunReport};
 
 use crate::escape;
+use crate::numbers::thousands;
 use crate::progress::rate;
-use crate::report::{advice, cause_name, thousands};
+use crate::report::{advice, cause_name};
 
 /// Settings that are shown; the rest is in the JSON.
 const SHOWN: [&str; 4] = [

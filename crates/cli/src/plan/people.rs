@@ -8,7 +8,8 @@ use ropewalk_model::{ByteRate, PlannedTransfer, format_bytes, format_seconds};
 use super::advice::{advice_text, what_if_text};
 use super::{Input, Planned, Printed, compare};
 use crate::escape;
-use crate::report::{count, listed};
+use crate::numbers::count;
+use crate::report::listed;
 
 /// Runs shown to people; `--json` prints all.
 const RUNS_MAX: usize = 24;

@@ -8,7 +8,8 @@ use ropewalk_sched::{Bound, plan_to_bound, relay_bound};
 use serde::Serialize;
 
 use super::compare::TimedError;
-use crate::report::{count, listed};
+use crate::numbers::count;
+use crate::report::listed;
 
 /// A plan with relays, and the least time with them.
 #[derive(Clone, Debug, PartialEq, Serialize)]

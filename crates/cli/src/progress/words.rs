@@ -4,7 +4,7 @@ use ropewalk_model::{ByteRate, format_bytes, format_seconds};
 use ropewalk_proto::report::Event;
 
 use crate::escape;
-use crate::report::thousands;
+use crate::numbers::thousands;
 
 /// A rate for people, from bits per second.
 pub(crate) fn rate(bits_per_second: f64) -> String {

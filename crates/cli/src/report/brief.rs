@@ -5,6 +5,7 @@ use ropewalk_proto::report::{DestinationReport, DryRunReport, Outcome, Report};
 
 use super::full::listed;
 use crate::escape;
+use crate::numbers::count;
 use crate::progress::rate;
 
 /// The outcome in one line, without a newline.
@@ -18,25 +19,6 @@ pub(super) fn headline(report: &Report) -> String {
         Outcome::Failed => format!("FAILED: {}", incomplete(report)),
         Outcome::Refused => "REFUSED: nothing moved".to_owned(),
     }
-}
-
-/// `1 file`, `52,073 files`.
-pub(crate) fn count(number: u64, what: &str) -> String {
-    let plural = if number == 1 { "" } else { "s" };
-    format!("{} {what}{plural}", thousands(number))
-}
-
-/// `52,073`.
-pub(crate) fn thousands(number: u64) -> String {
-    let digits = number.to_string();
-    let mut out = String::new();
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at).is_multiple_of(3) {
-            out.push(',');
-        }
-        out.push(digit);
-    }
-    out
 }
 
 /// `1 file or folder`, `1,200 files or folders`.
@@ -288,6 +270,12 @@ fn complete(report: &Report) -> Vec<String> {
     complete.map(name).collect()
 }
 
+/// Whether a node that writes there is gone, and has removed nothing.
+fn is_lost(report: &Report, destination: &DestinationReport) -> bool {
+    let mut failed = report.nodes.iter().filter(|node| node.error.is_some());
+    !report.losses.is_empty() && failed.any(|node| destination.nodes.contains(&node.node))
+}
+
 /// `2 of 3 copies complete (h3, h5); h4: its agent was lost`.
 fn incomplete(report: &Report) -> String {
     let size = size(report);
@@ -306,6 +294,10 @@ fn incomplete(report: &Report) -> String {
     if all < 2 {
         let is_removed = all == 1 && !report.destinations[0].complete && report.left.is_empty();
         let removed = match (is_removed, files_with_names(report)) {
+            (true, _) if is_lost(report, &report.destinations[0]) => {
+                "; the copy is not complete: `ropewalk status` there shows what its lost node has left"
+                    .to_owned()
+            }
             (true, 0) => {
                 "; the copy is not complete and is removed (--keep-partial keeps it)".to_owned()
             }
@@ -374,6 +366,16 @@ mod tests {
         report.outcome = Outcome::Partial;
         report.destinations[0].files = 2;
         assert!(headline(&report).contains("; 2 files are complete, the rest is removed"));
+        // A killed agent removes nothing.
+        let b = report.nodes.iter_mut().find(|node| node.node == "b");
+        b.unwrap().error = Some("its connection closed".into());
+        report.losses = vec!["b: its connection closed".into()];
+        let text = headline(&report);
+        assert!(
+            !text.contains("removed") && text.contains("its lost node has left"),
+            "{text}"
+        );
+        report.losses.clear();
         report.outcome = Outcome::Cancelled;
         report.destinations.clear();
         report.delivered_bytes = 0;
@@ -424,14 +426,6 @@ mod tests {
             headline(&report),
             "FAILED: 2 of 3 copies complete (h3, h5); h4: its agent was lost; 4.1 kB of 8.19 kB in 2 files, 2 s"
         );
-    }
-
-    /// Numbers have one form, their nouns the right one.
-    #[test]
-    fn numbers_have_plurals() {
-        assert_eq!(count(1, "file"), "1 file");
-        assert_eq!(count(0, "file"), "0 files");
-        assert_eq!(count(1_234_567, "range"), "1,234,567 ranges");
     }
 
     /// Times of waiting are summed up, each node is named once.

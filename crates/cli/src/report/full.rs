@@ -7,8 +7,8 @@ use ropewalk_proto::report::{ControlReport, NodeReport, PairReport, ReplicasRepo
 
 use super::bottleneck;
 use super::bound;
-use super::brief::count;
 use crate::escape;
+use crate::numbers::count;
 use crate::progress::{by_number, rate};
 
 /// Nodes and pairs shown; the JSON report has all.

@@ -5,8 +5,9 @@ use std::fmt::Write as _;
 use ropewalk_model::format_bytes;
 use ropewalk_proto::report::Report;
 
-use super::brief::{count, files_or_folders};
+use super::brief::files_or_folders;
 use crate::escape;
+use crate::numbers::count;
 
 /// Files and ranges that did not come, and places, that are shown; the JSON report has all.
 const LINES_MAX: usize = 8;

@@ -13,9 +13,9 @@ use ropewalk_proto::stage::report::{ShuffleReport, StageReport, StreamReport};
 use serde::Serialize;
 
 use crate::escape;
+use crate::numbers::count;
 use crate::options::{OutputArgs, ProgressArg};
 use crate::print::{Printer, Taken};
-use crate::report::count;
 use crate::run;
 use crate::screen::{self, Keeping};
 

@@ -8,8 +8,9 @@ use ropewalk_proto::top::{NodeRow, PlaceRow, TopReport, TransferRow};
 use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 
 use crate::escape;
+use crate::numbers::count;
 use crate::progress::rate;
-use crate::report::{count, shares};
+use crate::report::shares;
 use crate::status::{percent, short};
 
 /// Paths and hosts of a transfer on its first line.
