@@ -326,6 +326,8 @@ impl TreeSink {
             sink.take_chunks(&same, contents)
                 .inspect_err(|_| sink.set_aside())?;
         }
+        // What is written from now on is below the temporary name.
+        sink.staging.target.restore_dest();
         Ok(sink)
     }
 

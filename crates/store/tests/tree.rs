@@ -801,3 +801,28 @@ fn left_out_files_are_not_touched() {
     assert_eq!(["a", "b", "c"].map(text), ["new", "old", "new"]);
     assert_eq!(sink.landed().replaced_files, 2);
 }
+
+/// A folder of a group keeps the bit that passes the group on, also where its owner is not of that group: nothing is set that is as it is.
+#[test]
+fn folders_of_a_group_keep_their_bit() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let (_keep, folder) = folder();
+    set_mode(&folder, 0o777);
+    let (from, to) = (folder.join("from"), folder.join("to"));
+    for path in [&from, &to] {
+        std::fs::create_dir_all(path.join("sub")).unwrap();
+    }
+    std::fs::write(from.join("sub/file"), "bytes").unwrap();
+    set_mode(&from, 0o755);
+    for path in [to.clone(), to.join("sub")] {
+        std::os::unix::fs::chown(&path, Some(65534), Some(12345)).unwrap();
+        set_mode(&path, 0o2775);
+    }
+    sys::as_nobody(|| copy(&from, &to));
+    for path in [to.clone(), to.join("sub")] {
+        let mode = path.metadata().unwrap().permissions().mode();
+        assert_eq!(mode & 0o7777, 0o2775, "{}", path.display());
+    }
+}

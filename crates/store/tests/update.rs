@@ -269,6 +269,31 @@ fn a_read_only_folder_is_copied_again() {
         let (source, sink) = early_pair(&from, &to, &id(4));
         assert_eq!(finish(&source, &sink), 6);
         assert_eq!((mode(), names(&to).len()), (0o555, 2));
+        // While it runs, and where it is killed, the folder is as closed as it was; the end of a part of it has its names, too.
+        set_mode(&from, 0o755);
+        std::fs::create_dir(from.join("new")).unwrap();
+        std::fs::write(from.join("new/file"), "in a new folder").unwrap();
+        std::fs::write(from.join("third"), "third").unwrap();
+        std::fs::write(from.join("fourth"), bytes(1, 2 << 20)).unwrap();
+        set_mode(&from, 0o555);
+        let (source, sink) = early_pair(&from, &to, &id(5));
+        assert_eq!(mode(), 0o555);
+        let pieces = source.layout().pieces().iter();
+        let mut long = pieces.filter(|piece| piece.range.len() == 2 << 20);
+        let fourth = RangeSet::from(long.next().unwrap().range);
+        let wanted = source.layout().ranges().difference(&sink.present().all());
+        let small = wanted.difference(&fourth);
+        small.iter().for_each(|range| write(&source, &sink, range));
+        sink.make_ready(&small);
+        sink.sync().unwrap();
+        sink.record(&small, &[]);
+        assert_eq!(sink.name_ready(), 1);
+        assert_eq!(mode(), 0o555);
+        assert!(sink.commit_whole_files(&fourth).unwrap());
+        assert_eq!(mode(), 0o555);
+        assert!(to.join("third").exists() && to.join("new/file").exists());
+        assert!(!to.join("fourth").exists());
+        drop(sink);
         // What goes away with the test.
         set_mode(&from, 0o755);
         set_mode(&to, 0o755);

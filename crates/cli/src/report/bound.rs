@@ -24,11 +24,13 @@ pub(super) fn line(report: &Report) -> Option<String> {
 /// The bound alone.
 pub(super) fn known(report: &Report) -> Option<String> {
     let Some(bound) = &report.bound else {
-        let best = report.own_best_second_bits_per_second?;
-        return Some(format!(
-            "own best second: {} (no bound is known: --node-rate HOST=RATE declares speeds)",
-            rate(best)
-        ));
+        let best = rate(report.own_best_second_bits_per_second?);
+        let hint = match report.is_within_a_process() {
+            // No network bounds it.
+            true => "",
+            false => " (no bound is known: --node-rate HOST=RATE declares speeds)",
+        };
+        return Some(format!("own best second: {best}{hint}"));
     };
     let basis = match bound.basis.as_str() {
         "declared" => "declared speeds",
@@ -94,5 +96,10 @@ mod tests {
             line(&report).unwrap(),
             "own best second: 191 Mbit/s (no bound is known: --node-rate HOST=RATE declares speeds)"
         );
+        // Within a host no rate of a node is declared.
+        for pair in &mut report.pairs {
+            pair.lane = ropewalk_proto::report::LANE_LOCAL.into();
+        }
+        assert_eq!(line(&report).unwrap(), "own best second: 191 Mbit/s");
     }
 }

@@ -329,6 +329,7 @@ fn lacks_rights_only(report: &Report) -> bool {
         && report.left_out.iter().all(is_forbidden)
         && report.missing.is_empty()
         && report.missing_files.is_empty()
+        && report.landing.not_removed.is_empty()
 }
 
 /// What is at destinations: what the run has moved, and what it has found.

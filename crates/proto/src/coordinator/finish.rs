@@ -309,7 +309,8 @@ impl Coordinator {
                 let not_listed = || Some((ErrorKind::Node, self.not_listed_error()?));
                 let unseen = || Some((ErrorKind::Unreachable, self.unseen_error()?));
                 let rest = || not_removed().or_else(not_listed);
-                match left_out.or_else(unseen).or_else(rest) {
+                // What may be there another time goes first.
+                match unseen().or(left_out).or_else(rest) {
                     Some((kind, text)) => {
                         self.fail(kind, text.clone());
                         (Outcome::Partial, Some(text))

@@ -90,9 +90,8 @@ impl Scan {
         let mut seen: HashSet<Vec<u8>> = HashSet::from([Vec::new()]);
         for (path, depth) in list.paths() {
             walk.go_on()?;
-            let before = walk.found.len();
             let is_folder = walk.name(&path, &mut seen)?;
-            scanning.add(walk.found.len() - before);
+            scanning.add(1);
             if !is_folder || depth == Depth::Itself {
                 continue;
             }

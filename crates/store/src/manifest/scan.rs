@@ -21,6 +21,9 @@ use crate::staging::is_temporary;
 use crate::sys;
 use crate::version::Version;
 
+/// Names that are counted together.
+const COUNTED: usize = 16;
+
 /// A tree as its own host sees it.
 #[derive(Debug, Clone)]
 pub struct Scan {
@@ -269,6 +272,7 @@ impl<'a> Walk<'a> {
         };
         let mut names = Vec::new();
         for item in items {
+            self.go_on()?;
             let item = match item {
                 Ok(item) => item,
                 Err(errno) => {
@@ -296,8 +300,12 @@ impl<'a> Walk<'a> {
         path: &[u8],
         names: &[Vec<u8>],
     ) -> Result<(), StoreError> {
-        for name in names {
+        // All threads share the count.
+        for (at, name) in names.iter().enumerate() {
             self.go_on()?;
+            if (at + 1).is_multiple_of(COUNTED) {
+                self.scanning.add(COUNTED);
+            }
             let mut full = Vec::with_capacity(path.len() + 1 + name.len());
             full.extend_from_slice(path);
             if !path.is_empty() {
@@ -309,6 +317,7 @@ impl<'a> Walk<'a> {
                 self.leave_out(operation, &full, errno)?;
             }
         }
+        self.scanning.add(names.len() % COUNTED);
         Ok(())
     }
 

@@ -14,20 +14,20 @@ pub struct Scanning {
 }
 
 impl Scanning {
-    /// Files, folders and other entries that were found so far, by all scans that were given this. The count is that of whole pieces
-    /// of work, of some hundred entries.
+    /// Names of files, folders and others that were looked at so far, by all scans that were given this, those among them that are no
+    /// part of the copy.
     #[must_use]
     pub fn entries(&self) -> u64 {
         self.entries.load(Ordering::Relaxed)
     }
 
-    /// Scans that were given this fail with [`StoreError::Io`](crate::StoreError::Io), after the piece of work that their threads do now.
+    /// Scans that were given this fail with [`StoreError::Io`](crate::StoreError::Io), after the name that their threads look at now.
     pub fn stop(&self) {
         self.is_stopped.store(true, Ordering::Relaxed);
     }
 
-    pub(super) fn add(&self, entries: usize) {
-        self.entries.fetch_add(entries as u64, Ordering::Relaxed);
+    pub(super) fn add(&self, names: usize) {
+        self.entries.fetch_add(names as u64, Ordering::Relaxed);
     }
 
     pub(super) fn check(&self) -> Result<(), Errno> {

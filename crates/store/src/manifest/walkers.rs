@@ -189,7 +189,6 @@ impl Walk<'_> {
                 Vec::new()
             }
         };
-        self.scanning.add(self.found.len() - before);
         let folders = self.found[before..]
             .iter()
             .filter(|(entry, _)| entry.kind == EntryKind::Directory);

@@ -87,8 +87,11 @@ impl Tree {
             found.iter_mut().for_each(|leftover| self.verify(leftover));
         }
         if wish.check == Check::Contents {
-            let files = found.iter_mut().map(|leftover| &mut leftover.files);
-            confirm(files, layout, wish.contents);
+            let files = found.iter_mut().flat_map(|leftover| &mut leftover.files);
+            confirm(files.collect(), layout, wish.contents);
+            for leftover in &mut found {
+                leftover.files.retain(|file| !file.safe.is_empty());
+            }
         }
         found
     }
@@ -455,70 +458,76 @@ impl Place {
     }
 }
 
-/// Units whose hashes are asked for at once.
+/// Units whose hashes are asked for at once; as many again are on their way.
 const QUESTIONS: usize = 64;
+
+/// A unit of a file that was left: the position of the file, the unit in it, and in the data space.
+type Asked = (usize, Unit, Range);
 
 /// Keeps of what was left the units that the source has with the same hash.
 ///
-/// * `contents`: of the source; nothing is kept where it does not answer.
-fn confirm<'a>(
-    leftovers: impl Iterator<Item = &'a mut Vec<Found>>,
-    layout: &Layout,
-    mut contents: Option<&dyn Contents>,
-) {
+/// * `contents`: of the source; nothing more is kept where it does not answer.
+fn confirm(mut files: Vec<&mut Found>, layout: &Layout, contents: Option<&dyn Contents>) {
     let pieces = layout.pieces().iter();
     let pieces: HashMap<u32, &Piece> = pieces.map(|piece| (piece.object, piece)).collect();
-    let mut line: Option<Box<dyn Hashes + '_>> = None;
-    for files in leftovers {
-        for file in &mut *files {
-            let units = std::mem::take(&mut file.units);
-            for units in units.chunks(QUESTIONS) {
-                let Some((piece, source)) = pieces.get(&file.object).zip(contents) else {
-                    break;
-                };
-                if line.is_none() {
-                    line = source.open().ok();
-                }
-                let Some(open) = &mut line else { break };
-                match right_units(open.as_mut(), source, piece, units) {
-                    Ok(right) => file.units.extend(right),
-                    Err(_) => {
-                        contents = None;
-                        break;
-                    }
-                }
-            }
-            file.safe = RangeSet::from_ranges(file.units.iter().map(|unit| unit.range));
+    let mut left: Vec<Asked> = Vec::new();
+    for (at, file) in files.iter_mut().enumerate() {
+        let units = std::mem::take(&mut file.units);
+        file.safe = RangeSet::new();
+        if let Some(piece) = pieces.get(&file.object) {
+            let asked = units.into_iter();
+            left.extend(asked.map(|unit| (at, unit, in_space(piece, unit.range))));
         }
-        files.retain(|file| !file.safe.is_empty());
+    }
+    let Some(contents) = contents else {
+        return;
+    };
+    // No journal has a longer unit that this program wrote.
+    let may_ask =
+        |(_, unit, range): &Asked| unit.range.len() <= CHUNK_LEN && contents.is_of_one(*range);
+    left.retain(may_ask);
+    for (at, unit) in right_units(contents, &left) {
+        files[at].units.push(unit);
+    }
+    for file in files {
+        file.safe = RangeSet::from_ranges(file.units.iter().map(|unit| unit.range));
     }
 }
 
-/// Those of some units of a file that the source has with the same hash.
-///
-/// # Errors
-/// As [`Hashes::ask`].
-fn right_units(
-    line: &mut dyn Hashes,
-    contents: &dyn Contents,
-    piece: &Piece,
-    units: &[Unit],
-) -> Result<Vec<Unit>, String> {
-    // No journal has a longer unit that this program wrote.
-    let may_ask = |unit: &&Unit| {
-        unit.range.len() <= CHUNK_LEN && contents.is_of_one(in_space(piece, unit.range))
-    };
-    let asked: Vec<&Unit> = units.iter().filter(may_ask).collect();
-    let ranges: Vec<Range> = asked
-        .iter()
-        .map(|unit| in_space(piece, unit.range))
-        .collect();
-    line.ask(&ranges)?;
+/// Those of some units that the source has with the same hash, as far as it answers.
+fn right_units(contents: &dyn Contents, asked: &[Asked]) -> Vec<(usize, Unit)> {
     let mut right = Vec::new();
-    for unit in asked {
-        right.extend((line.answer()? == Some(unit.digest)).then_some(*unit));
+    let bytes = |some: &[Asked]| -> u64 { some.iter().map(|(_, _, range)| range.len()).sum() };
+    let (mut done, total) = (0, bytes(asked));
+    let Some(mut line) = contents.open().ok().filter(|_| total > 0) else {
+        return right;
+    };
+    let ask = |line: &mut dyn Hashes, some: &[Asked]| {
+        let ranges: Vec<Range> = some.iter().map(|(_, _, range)| *range).collect();
+        line.ask(&ranges)
+    };
+    let mut batches = asked.chunks(QUESTIONS).peekable();
+    let first = batches.peek().copied().unwrap_or_default();
+    let mut answers = ask(line.as_mut(), first).is_ok();
+    while let Some(batch) = batches.next().filter(|_| answers) {
+        contents.note(done, total);
+        // The source reads these while the others are answered.
+        if let Some(next) = batches.peek() {
+            answers = ask(line.as_mut(), next).is_ok();
+        }
+        for (at, unit, _) in batch {
+            if !answers {
+                break;
+            }
+            match line.answer() {
+                Ok(digest) => right.extend((digest == Some(unit.digest)).then_some((*at, *unit))),
+                Err(_) => answers = false,
+            }
+        }
+        done += bytes(batch);
     }
-    Ok(right)
+    contents.note(total, total);
+    right
 }
 
 /// Bytes of a file as bytes of the data space.

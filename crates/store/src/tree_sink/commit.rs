@@ -153,7 +153,9 @@ impl Tree {
     }
 
     /// Entries below a folder that the commit puts there; those that are left out or already there are none of them.
-    pub(super) fn below(&self, folder: u32) -> impl Iterator<Item = (u32, &Entry)> {
+    ///
+    /// * `is_elsewhere`: whether an entry is not in the stage.
+    fn below(&self, folder: u32, is_elsewhere: impl Fn(u32) -> bool) -> Vec<(u32, &Entry)> {
         let path = &self.entries[folder as usize].path;
         let edge = |byte: u8| {
             let edge = [path.as_slice(), &[byte]].concat();
@@ -161,14 +163,12 @@ impl Tree {
         };
         let range = edge(b'/')..edge(b'/' + 1);
         let omitted = self.omitted.get();
-        let (named, unmade) = (self.named_early(), self.unmade());
-        let is_moved = move |object: u32| {
+        let is_moved = |object: u32| {
             let is_omitted = omitted.is_some_and(|all| all.contains(&object));
-            let is_elsewhere = named.contains(&object) || unmade.contains(&object);
-            !(is_omitted || is_elsewhere || self.unchanged.contains(object) || self.is_left(object))
+            !(is_omitted || self.unchanged.contains(object) || is_elsewhere(object))
         };
         let below = (range.start as u32..).zip(&self.entries[range]);
-        below.filter(move |(object, _)| is_moved(*object))
+        below.filter(|(object, _)| is_moved(*object)).collect()
     }
 
     /// Of these, the ones that the commit puts there.
@@ -493,11 +493,12 @@ impl Tree {
         self.note_standing(&[], dest.as_fd())?;
         let moving = self.moving.swap(true, Ordering::AcqRel);
         let (named, unmade) = (self.named_early(), self.unmade());
+        let is_done = |object: u32| {
+            self.is_left(object) || named.contains(&object) || unmade.contains(&object)
+        };
         for (object, entry) in self.kept() {
             let path = entry.path.as_slice();
-            let is_done =
-                self.is_left(object) || named.contains(&object) || unmade.contains(&object);
-            let Some(parent) = parent_of(path).filter(|_| !is_done) else {
+            let Some(parent) = parent_of(path).filter(|_| !is_done(object)) else {
                 continue;
             };
             let is_folder = entry.kind == EntryKind::Directory;
@@ -546,7 +547,8 @@ impl Tree {
                 self.inherit(&mut to, entry, object, given)?;
             }
             if is_folder {
-                self.finish_moved(dest.as_fd(), &mut to, object, given)?;
+                let below = self.below(object, is_done);
+                self.finish_moved(dest.as_fd(), &mut to, object, below, given)?;
             }
         }
         Ok(())

@@ -132,6 +132,7 @@ impl Tree {
     }
 
     fn put_aside(&self, root: &OwnedFd, kept: &[(u32, u64)]) -> Result<(), Errno> {
+        self.open_up_dest();
         let (parent, aside) = (&self.stage_parent, &*self.aside());
         rustix::fs::mkdirat(parent, aside, Mode::RWXU)?;
         self.aside_begun.store(true, Ordering::Release);

@@ -187,23 +187,26 @@ impl Tree {
     /// Gives a new folder that was moved to DEST, and all below it, what it is to have: a commit that fails later, or is killed, leaves
     /// nothing that the next copy takes for a folder that somebody has closed.
     ///
+    /// * `below`: entries that were moved with it.
     /// * `given`: what the folder that it is in now passes on, where the stage passed on something else.
     pub(super) fn finish_moved(
         &self,
         dest: BorrowedFd<'_>,
         folders: &mut Folders<'_>,
         object: u32,
+        below: Vec<(u32, &Entry)>,
         given: Option<Heritage>,
     ) -> Result<(), StoreError> {
-        let below: Vec<(u32, &Entry)> = self.below(object).collect();
         if let Some(given) = given {
             for (object, entry) in &below {
                 self.inherit(folders, entry, *object, given)?;
             }
         }
         let moved = std::iter::once((object, &self.entries[object as usize])).chain(below);
+        // A node that takes over looks into folders: one that nobody may search is finished when all are moved.
+        let may_search = |entry: &Entry| entry.mode & 0o100 != 0 || self.user.is_root();
         let moved: Vec<_> = moved
-            .filter(|(_, entry)| entry.kind == EntryKind::Directory)
+            .filter(|(_, entry)| entry.kind == EntryKind::Directory && may_search(entry))
             .collect();
         for (object, entry) in moved.into_iter().rev() {
             let flags = OFlags::PATH | OFlags::DIRECTORY;
@@ -375,8 +378,9 @@ impl Standing {
 
     pub(super) fn restore(&self, folder: BorrowedFd<'_>) -> Result<(), Errno> {
         let now = rustix::fs::fstat(folder)?;
-        // A mode that is neither that nor the one of a folder that had to be opened up for its owner was given to it meanwhile.
-        if now.st_mode & 0o7777 == sys::opened_up(self.mode) {
+        // One that had to be opened up for its owner, who may have lost the set-group bit by that. Any other mode was given to it meanwhile.
+        let (mode, bits) = (now.st_mode & 0o7777, !SET_GROUP);
+        if mode != self.mode && mode & bits == sys::opened_up(self.mode) & bits {
             return sys::set_metadata(folder, self.mode, &modified(self.modified));
         }
         sys::set_times(folder, &modified(self.modified))
