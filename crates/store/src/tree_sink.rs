@@ -68,6 +68,7 @@ mod same;
 mod special;
 mod standing;
 mod take;
+mod unchanged;
 use adopt::Leftover;
 pub use contents::{Contents, Hashes};
 pub use differences::Comparing;

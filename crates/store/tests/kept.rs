@@ -237,6 +237,29 @@ fn what_was_taken_away_is_taken_away() {
     assert_eq!(get(&there, "trusted.mark").is_some(), is_root());
 }
 
+/// A link that leads where it led has its time and owner set again, as a file that stays has.
+#[test]
+fn links_that_stay_are_as_at_the_source() {
+    let (_keep, folder) = folder();
+    let (from, to) = (folder.join("from"), folder.join("to"));
+    std::fs::create_dir(&from).unwrap();
+    std::os::unix::fs::symlink("target", from.join("link")).unwrap();
+    copy_all(&from, &to, false);
+    let link = |root: &Path| {
+        let stat = root.join("link").symlink_metadata().unwrap();
+        (stat.mtime(), stat.uid(), stat.gid(), stat.ino())
+    };
+    let before = link(&to);
+    set_times(&from.join("link"), 1_000_000_000, 0);
+    if is_root() {
+        std::os::unix::fs::lchown(from.join("link"), Some(1234), Some(1235)).unwrap();
+    }
+    copy_all(&from, &to, true);
+    let (after, source) = (link(&to), link(&from));
+    assert_eq!((after.0, after.1, after.2), (source.0, source.1, source.2));
+    assert_eq!(after.3, before.3, "it is not made again");
+}
+
 /// New files get no ACL from a folder at the destination where those of the source have none.
 #[test]
 fn acls_are_not_inherited() {
