@@ -13,27 +13,26 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
-use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::sync::atomic::Ordering;
 use std::sync::{Mutex, PoisonError};
 
 use ropewalk_model::journal::Adopt;
 use ropewalk_model::{Layout, RangeSet};
-use rustix::fs::{FileType, Mode, OFlags, Stat};
+use rustix::fs::{FileType, Stat};
 use rustix::io::Errno;
 
 use super::commit::is_name_of_file;
 use super::contents::{Contents, Found, Identity, Known};
 use super::links::Named;
 use super::objects::Objects;
-use super::standing::{mode_of, times};
+use super::standing::mode_of;
 use super::{Tree, replaceable};
 use crate::error::{Operation, StoreError};
 use crate::file_systems::FileSystem;
 use crate::folders::Folders;
 use crate::manifest::{Entry, EntryKind, Kept, parent_of};
 use crate::open_files::lock;
-use crate::staging::SYNC_EACH_MAX;
 use crate::{parallel, sys};
 
 /// Which files and links of DEST stay though they are not those of the source: rsync's `--update` and `--ignore-existing`.
@@ -114,7 +113,7 @@ pub(super) struct Compares {
 pub(super) struct Same {
     entries: Objects,
     /// Files among them that may have another mode, owner or other attributes.
-    differing: Objects,
+    pub differing: Objects,
     /// Where other nodes may be surer of a file, and where files got their names early: those of the size and time of the source.
     alike: Objects,
     /// Files and links that stay whatever they are.
@@ -173,7 +172,7 @@ impl Same {
 }
 
 /// Entries that one thread looks at before it takes others.
-const LOOKED_AT: usize = 256;
+pub(super) const LOOKED_AT: usize = 256;
 
 /// What was found of some entries.
 #[derive(Default)]
@@ -589,7 +588,13 @@ impl Tree {
     }
 
     /// Whether what stands under a name is what the entry makes of it, but for mode, owner and attributes that can be set.
-    pub(super) fn is_same(&self, stat: &Stat, object: u32, folder: BorrowedFd<'_>, name: &[u8]) -> bool {
+    pub(super) fn is_same(
+        &self,
+        stat: &Stat,
+        object: u32,
+        folder: BorrowedFd<'_>,
+        name: &[u8],
+    ) -> bool {
         let entry = self.entry(object);
         let found = FileType::from_raw_mode(stat.st_mode);
         match &entry.kind {
