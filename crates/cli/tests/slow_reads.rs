@@ -5,7 +5,7 @@ mod common;
 
 use std::ffi::OsStr;
 use std::io::{BufRead as _, BufReader};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
@@ -226,47 +226,81 @@ fn line_of(copy: &mut Moving, part: &'static str) -> String {
     line.unwrap_or_default().expect("it says so")
 }
 
+/// A copy from a far folder, by an agent or by the command itself. The fields go in this order, also where a test fails.
+struct FarCopy {
+    waiting: Waiting,
+    copy: Moving,
+    _agent: Option<common::RunningAgent>,
+    _mounted: Mounted,
+    folder: PathBuf,
+    place: Place,
+}
+
+impl FarCopy {
+    /// Begins it; `None` where nothing can be mounted.
+    ///
+    /// * `names`, `answered`: as of [`mount`].
+    fn start(names: usize, answered: usize, has_agent: bool) -> Option<Self> {
+        let place = Place::new();
+        let folder = place.path("far");
+        std::fs::create_dir(&folder).unwrap();
+        let (mounted, waiting) = mount(&folder, names, answered)?;
+        let agent = has_agent.then(|| {
+            place.make_token();
+            place.agent(place.dir.path())
+        });
+        let source = match &agent {
+            Some(agent) => agent.at(&folder),
+            None => "far".to_owned(),
+        };
+        let copy = Moving::start(&place, &["copy", "--streams", "1", &source, "copy"]);
+        Some(Self {
+            waiting,
+            copy,
+            _agent: agent,
+            _mounted: mounted,
+            folder,
+            place,
+        })
+    }
+
+    /// Ctrl-C; the report says that it was cancelled, whatever waits.
+    fn interrupt(&mut self) {
+        let pid = Pid::from_raw(self.copy.child.id() as i32).unwrap();
+        kill_process(pid, Signal::INT).unwrap();
+        let report = self.copy.event("ended")["report"].clone();
+        assert_eq!(report["outcome"], "cancelled", "{report:#}");
+    }
+
+    fn await_end(&mut self) {
+        let child = &mut self.copy.child;
+        let code = wait_for("the command's end", || child.try_wait().unwrap());
+        assert_eq!(code.code(), Some(130));
+    }
+}
+
 /// Stops a copy while reads do not return, and has its report before they do.
 ///
 /// * `answered`: reads that return before.
 /// * `at_once`: reads that wait then, at least.
 fn stop_a_copy(answered: usize, at_once: usize, has_agent: bool) {
-    let place = Place::new();
-    let folder = place.path("far");
-    std::fs::create_dir(&folder).unwrap();
-    let Some((_mounted, waiting)) = mount(&folder, usize::MAX, answered) else {
+    let Some(mut far) = FarCopy::start(usize::MAX, answered, has_agent) else {
         return;
     };
-    let agent = has_agent.then(|| {
-        place.make_token();
-        place.agent(place.dir.path())
-    });
-    let source = match &agent {
-        Some(agent) => agent.at(&folder),
-        None => "far".to_owned(),
-    };
-    let mut copy = Moving::start(&place, &["copy", "--streams", "1", &source, "copy"]);
-    // Goes first, also where the test fails.
-    let waiting = waiting;
     wait_for("reads that wait", || {
-        (waiting.count() >= at_once).then_some(())
+        (far.waiting.count() >= at_once).then_some(())
     });
-    let pid = Pid::from_raw(copy.child.id() as i32).unwrap();
-    kill_process(pid, Signal::INT).unwrap();
-    let report = copy.event("ended")["report"].clone();
-    assert_eq!(report["outcome"], "cancelled", "{report:#}");
-    assert!(waiting.count() >= at_once);
+    far.interrupt();
+    assert!(far.waiting.count() >= at_once);
     if !has_agent {
         // What holds the process then.
-        let line = line_of(&mut copy, "have not returned");
-        let path = folder.to_str().unwrap();
+        let line = line_of(&mut far.copy, "have not returned");
+        let path = far.folder.to_str().unwrap();
         assert!(line.contains(&format!("reads of \"{path}/")), "{line}");
-        waiting.let_go();
+        far.waiting.let_go();
     }
     // With an agent the command has no such read itself.
-    let code = wait_for("the command's end", || copy.child.try_wait().unwrap());
-    assert_eq!(code.code(), Some(130));
-    waiting.let_go();
+    far.await_end();
 }
 
 /// Ctrl-C ends a copy whose source stops answering while files are read before their turn.
@@ -290,43 +324,25 @@ fn copies_from_agents_can_be_stopped() {
 /// While names are read for longer than a second, events say how many were found; Ctrl-C ends the copy then, though lookups wait.
 fn stop_a_scan(has_agent: bool) {
     const NAMES: u64 = 100;
-    let place = Place::new();
-    let folder = place.path("far");
-    std::fs::create_dir(&folder).unwrap();
-    let Some((_mounted, waiting)) = mount(&folder, NAMES as usize, 0) else {
+    let Some(mut far) = FarCopy::start(NAMES as usize, 0, has_agent) else {
         return;
     };
-    let agent = has_agent.then(|| {
-        place.make_token();
-        place.agent(place.dir.path())
-    });
-    let source = match &agent {
-        Some(agent) => agent.at(&folder),
-        None => "far".to_owned(),
-    };
-    let mut copy = Moving::start(&place, &["copy", "--streams", "1", &source, "copy"]);
-    // Goes first, also where the test fails.
-    let waiting = waiting;
-    let event = copy.event("scanning");
-    let entries = event["entries"].as_u64().unwrap();
-    assert!(entries <= NAMES, "{event:#}");
+    let mut entries = 0;
+    while entries == 0 {
+        entries = far.copy.event("scanning")["entries"].as_u64().unwrap();
+    }
+    assert!(entries <= NAMES, "{entries}");
     wait_for("lookups that wait", || {
-        (waiting.names_count() > 0).then_some(())
+        (far.waiting.names_count() > 0).then_some(())
     });
-    let pid = Pid::from_raw(copy.child.id() as i32).unwrap();
-    kill_process(pid, Signal::INT).unwrap();
-    let report = copy.event("ended")["report"].clone();
-    assert_eq!(report["outcome"], "cancelled", "{report:#}");
-    let left = waiting.names_count();
-    assert!(left > 0);
+    far.interrupt();
+    assert!(far.waiting.names_count() > 0);
     if !has_agent {
         // The command itself waits for them.
-        waiting.let_go();
+        far.waiting.let_go();
     }
-    let code = wait_for("the command's end", || copy.child.try_wait().unwrap());
-    assert_eq!(code.code(), Some(130));
-    assert!(!place.path("copy").exists());
-    waiting.let_go();
+    far.await_end();
+    assert!(!far.place.path("copy").exists());
 }
 
 /// Of a local copy.

@@ -117,7 +117,7 @@ pub enum Event {
     Scanning {
         /// Name of the node.
         node: String,
-        /// Files, folders and other entries that it has found so far.
+        /// Names that it has looked at so far, also those that are no part of the copy.
         entries: u64,
     },
     /// The schedule is made; bytes start to flow.

@@ -967,7 +967,7 @@ pub struct SenderStatus {
     #[prost(message, optional, tag = "60")]
     pub scanning: ::core::option::Option<Scanning>,
 }
-/// Trees are read: files, folders and other entries that were found so far.
+/// Trees are read: names that were looked at so far, also those that are no part of the copy.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Scanning {
     #[prost(uint64, tag = "1")]

@@ -61,7 +61,7 @@ pub(super) struct Node {
     pub failed_from: BTreeMap<u32, RangeSet>,
     // Revisions with runs sent so far; an older Done speaks of less than is now asked.
     pub revision: u32,
-    // Entries of its trees that it has found before it had opened them, and when it was asked, or last found more.
+    // Names in its trees that it has looked at before it had opened them, and when it was asked, or last looked at more.
     pub scanned: u64,
     pub scanned_at: Instant,
     // What it does meanwhile, by its newest status.

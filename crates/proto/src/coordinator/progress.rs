@@ -31,7 +31,7 @@ fn by_sender(lanes: impl Iterator<Item = (u32, u64)>) -> BTreeMap<u32, u64> {
 pub enum Busy {
     /// It reads the trees that are its sources.
     Scanning {
-        /// Files, folders and other entries so far.
+        /// Names that it has looked at so far.
         entries: u64,
     },
     /// It waits for an earlier transfer to a destination to end.

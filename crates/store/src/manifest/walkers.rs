@@ -173,7 +173,6 @@ impl Walk<'_> {
 
     /// Does one piece; what it leads to.
     fn work(&mut self, work: Work) -> Result<Vec<Work>, StoreError> {
-        self.go_on()?;
         let before = self.found.len();
         let mut more = match work {
             Work::Folder(path) => match self.names_in(&path)? {
