@@ -13,7 +13,7 @@ use ropewalk_lane::seal::{PairSecret, derive};
 use ropewalk_lane::{Stopper, tls};
 use ropewalk_model::time;
 use ropewalk_proto::control::{self, FromAgent, Peer, Same, Verify, from_agent, route};
-use ropewalk_store::{Adopt, Check, Contents, Filter, Stays, StoreError, Wish};
+use ropewalk_store::{Adopt, Check, Contents, Dest, Filter, Stays, StoreError, Wish};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::watch;
 
@@ -175,6 +175,16 @@ impl Member {
             check: self.check(),
             delta: self.options.delta,
             contents: Some(contents),
+        }
+    }
+
+    /// Where a tree is written.
+    ///
+    /// * `mirrors`: the copy removes what no source has.
+    pub fn dest<'a>(&'a self, path: &'a Path, mirrors: bool) -> Dest<'a> {
+        match mirrors {
+            true => Dest::mirror(path, &self.filter),
+            false => path.into(),
         }
     }
 

@@ -21,7 +21,7 @@ pub(crate) struct TreeArgs {
 
     /// Remove what the destination has and no source has
     ///
-    /// When all has arrived, as rsync does. Only in folders that the sources have. What --exclude matches stays, as do mount points, temporary names of transfers and, without -a,
+    /// When all has arrived, as rsync does. Only in folders that the sources have; a folder in the place of a file there, or the other way round, is removed, too. What --exclude matches stays, as do mount points, temporary names of transfers and, without -a,
     /// sockets, pipes and devices. Nothing is removed when part of a source cannot be read; a source with nothing in it is refused. First look with -n
     #[arg(long, alias = "delete-after")]
     delete: bool,

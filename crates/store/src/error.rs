@@ -352,6 +352,19 @@ pub enum StoreError {
         /// What was to be written, in words.
         wanted: &'static str,
     },
+    /// Something of another kind has the name of an entry of a tree, and is not removed for it.
+    #[error(
+        "{shown} is a {found} where a {wanted} is to be written{rest}", shown = shown(path), rest = way(kept.as_ref()))]
+    InTheWay {
+        /// The final name.
+        path: PathBuf,
+        /// What is there, in words.
+        found: &'static str,
+        /// What was to be written, in words.
+        wanted: &'static str,
+        /// Where it would be removed: what of it stays, itself or something below it, and why.
+        kept: Option<(PathBuf, String)>,
+    },
     /// The folder that should hold the destination is missing.
     #[error("cannot write {shown}: its folder {folder} does not exist; create it first", shown = shown(path), folder = shown(parent))]
     ParentMissing {
@@ -549,6 +562,7 @@ impl StoreError {
             | Self::LinkWithoutTarget { path, .. }
             | Self::SpecialFile { path, .. }
             | Self::Exists { path, .. }
+            | Self::InTheWay { path, .. }
             | Self::ParentMissing { path, .. }
             | Self::StillEnding { path, .. }
             | Self::Incomplete { path, .. }
@@ -639,6 +653,14 @@ fn into(found: &str) -> &'static str {
         "directory" => ", choose another name, or end the destination with / to copy into it",
         _ => " or choose another name",
     }
+}
+
+/// What can be done about something that is in the way.
+fn way(kept: Option<&(PathBuf, String)>) -> String {
+    kept.map_or_else(
+        || "; remove it, or copy with --delete, which removes it".into(),
+        |(path, why)| format!(", and cannot be removed, as {} stays: {why}", shown(path)),
+    )
 }
 
 fn list(roots: &[PathBuf]) -> String {

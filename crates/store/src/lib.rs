@@ -63,7 +63,7 @@ pub use sink::{Landed, NullSink, Present, Removed, Sink, SinkExtent, Unit, Wrong
 pub use source::{Extent, FileSource, Identity, SMALL_FILE_MAX, Source, identity, open_whole};
 pub use staging::{make_folder, remove_empty_folder, remove_temporary, temporary_paths};
 pub use tree_sink::{
-    Act, Adopt, Check, Comparing, Contents, Hashes, KEPT_MIN, KEPT_MIN_FAILED, Part, Preview,
+    Act, Adopt, Check, Comparing, Contents, Dest, Hashes, KEPT_MIN, KEPT_MIN_FAILED, Part, Preview,
     Previewed, Standing, Stays, TreeSink, Wish,
 };
 pub use version::{Change, Version};

@@ -10,8 +10,8 @@
 //!
 //! Staging inside an existing folder keeps renames on one file system when DEST is a mount point, and
 //! asks for no right to its parent. Files are made at their first write, links only on commit, so that
-//! no write can ever follow one. Merging replaces files and links and never a directory by
-//! something else or the other way round; what cannot be replaced is reported before the first byte.
+//! no write can ever follow one. Merging replaces files and links, and a directory by something else, or the other way round, only where
+//! what no source has is removed, too (`extra::way`); what cannot be replaced is reported before the first byte.
 //! Files that take the place of others may have their names before the commit (`early`).
 //! A merge that fails half way can be committed again by the same sink. An update ([`TreeSink::update`], [`TreeSink::lead`])
 //! leaves files and links that DEST has already where they are, and takes no byte of them.
@@ -46,7 +46,7 @@ use crate::manifest::{Entry, EntryKind, is_special, parent_of};
 use crate::open_files::lock;
 use crate::parallel;
 use crate::progress::Progress;
-use crate::sink::{Landed, Sink as _};
+use crate::sink::{Landed, Removed, Sink as _};
 use crate::staging::{SYNC_EACH_MAX, Staging, Target, open_parent, reserve, temporary_name};
 use crate::sys;
 
@@ -81,6 +81,36 @@ use same::Compares;
 pub use same::{Check, Stays, Wish};
 pub use standing::Standing;
 use standing::Stood;
+
+/// Where a tree is written: a path, resolved (as [`crate::Roots`] returns it), whose parent exists.
+#[derive(Clone, Copy, Debug)]
+pub struct Dest<'a> {
+    path: &'a Path,
+    mirrors: Option<&'a Filter>,
+}
+
+impl<'a> Dest<'a> {
+    /// It is to have what the sources have and nothing else: what has the name of an entry and is another kind of thing makes way for it, where
+    /// the commit removes what no source has ([`TreeSink::remove_extra`]).
+    ///
+    /// * `filter`: of the scans of the sources; what it excludes stays.
+    #[must_use]
+    pub fn mirror(path: &'a Path, filter: &'a Filter) -> Self {
+        Self {
+            path,
+            mirrors: Some(filter),
+        }
+    }
+}
+
+impl<'a, P: AsRef<Path> + ?Sized> From<&'a P> for Dest<'a> {
+    fn from(path: &'a P) -> Self {
+        Self {
+            path: path.as_ref(),
+            mirrors: None,
+        }
+    }
+}
 
 /// A sink that builds a tree under a temporary name.
 #[derive(Debug)]
@@ -130,6 +160,10 @@ struct Tree {
     was_told: bool,
     /// What DEST has and the tree has not is removed at the end, but for what this excludes.
     removes: OnceLock<Filter>,
+    /// What is of another kind than an entry of its name may be in DEST, but for what this excludes: the commit removes it.
+    mirrors: Option<Filter>,
+    /// What the commit has removed for entries of another kind.
+    made_way: Mutex<Removed>,
     removing: extra::Removing,
     /// Sources on this host, of which nothing is removed.
     sources: OnceLock<Vec<PathBuf>>,
@@ -167,7 +201,7 @@ struct Tree {
 impl TreeSink {
     /// Prepares the temporary name for the parts of one copy; nothing of DEST changes before [`commit`](crate::Sink::commit).
     ///
-    /// * `dest`: the final path, resolved (as [`crate::Roots`] returns it). Its parent must exist.
+    /// * `dest`: the final path.
     /// * `parts`: one for a copy of one tree; several when sources are parts of a set. Their ranges of the data space must not overlap.
     /// * `id`: of the transfer (letters, digits, `-`, `_`). Files staged under the same name are kept
     ///   and written over, so it must change when the trees do.
@@ -177,12 +211,17 @@ impl TreeSink {
     /// [`StoreError::Conflict`] when parts hold the same path, [`StoreError::Exists`] for the first
     /// entry that cannot replace what is in DEST, [`StoreError::ParentMissing`],
     /// [`StoreError::DiskFull`] with the bytes missing, else what the system reported.
-    pub fn create(dest: &Path, parts: &[Part], id: &str, shared: bool) -> Result<Self, StoreError> {
+    pub fn create<'d>(
+        dest: impl Into<Dest<'d>>,
+        parts: &[Part],
+        id: &str,
+        shared: bool,
+    ) -> Result<Self, StoreError> {
         let there = There::Replaced {
             shared,
             names_early: false,
         };
-        Self::make(dest, parts, id, None, &there)
+        Self::make(dest.into(), parts, id, None, &there)
     }
 
     /// As [`TreeSink::create`] for a copy that one node writes; its files get their names as they are safe, see
@@ -190,12 +229,16 @@ impl TreeSink {
     ///
     /// # Errors
     /// As [`TreeSink::create`].
-    pub fn replace(dest: &Path, parts: &[Part], id: &str) -> Result<Self, StoreError> {
+    pub fn replace<'d>(
+        dest: impl Into<Dest<'d>>,
+        parts: &[Part],
+        id: &str,
+    ) -> Result<Self, StoreError> {
         let there = There::Replaced {
             shared: false,
             names_early: true,
         };
-        Self::make(dest, parts, id, None, &there)
+        Self::make(dest.into(), parts, id, None, &there)
     }
 
     /// As [`TreeSink::create`] for a copy that one node writes; what DEST has already is left as it is: a file of the same size
@@ -206,13 +249,13 @@ impl TreeSink {
     ///
     /// # Errors
     /// As [`TreeSink::create`].
-    pub fn update<'w>(
-        dest: &Path,
+    pub fn update<'d, 'w>(
+        dest: impl Into<Dest<'d>>,
         parts: &[Part],
         id: &str,
         wish: impl Into<Wish<'w>>,
     ) -> Result<Self, StoreError> {
-        Self::make(dest, parts, id, None, &There::Kept(wish.into()))
+        Self::make(dest.into(), parts, id, None, &There::Kept(wish.into()))
     }
 
     /// As [`TreeSink::update`] for a copy that several nodes write: of the first of them, which finds for all what is there and what
@@ -222,14 +265,20 @@ impl TreeSink {
     ///
     /// # Errors
     /// As [`TreeSink::create`].
-    pub fn lead<'w>(
-        dest: &Path,
+    pub fn lead<'d, 'w>(
+        dest: impl Into<Dest<'d>>,
         parts: &[Part],
         id: &str,
         node: u32,
         wish: impl Into<Wish<'w>>,
     ) -> Result<Self, StoreError> {
-        Self::make(dest, parts, id, Some(node), &There::Kept(wish.into()))
+        Self::make(
+            dest.into(),
+            parts,
+            id,
+            Some(node),
+            &There::Kept(wish.into()),
+        )
     }
 
     /// As [`TreeSink::lead`], of each of the others, when the first has made the temporary name. Files that the first has found to be
@@ -241,8 +290,8 @@ impl TreeSink {
     ///
     /// # Errors
     /// As [`TreeSink::create`]; [`StoreError::Vanished`] where the temporary name is gone: a later transfer has taken it over.
-    pub fn share(
-        dest: &Path,
+    pub fn share<'d>(
+        dest: impl Into<Dest<'d>>,
         parts: &[Part],
         id: &str,
         node: u32,
@@ -251,12 +300,12 @@ impl TreeSink {
         check: Check,
     ) -> Result<Self, StoreError> {
         let there = There::Known(unchanged, stays, check);
-        Self::make(dest, parts, id, Some(node), &there)
+        Self::make(dest.into(), parts, id, Some(node), &there)
     }
 
     /// * `node`: where each node that writes has a journal, the number of this one.
     fn make(
-        dest: &Path,
+        dest: Dest<'_>,
         parts: &[Part],
         id: &str,
         node: Option<u32>,
@@ -273,7 +322,7 @@ impl TreeSink {
         };
         // Of a shared copy the first node has.
         if !matches!(there, There::Known(..)) {
-            await_endings(dest, id, ENDING_WAIT, &|| false)?;
+            await_endings(dest.path, id, ENDING_WAIT, &|| false)?;
         }
         let (mut tree, layout, inside) = Tree::open(dest, parts, id)?;
         (tree.stays, tree.compares) = match there {
@@ -365,16 +414,16 @@ enum There<'a> {
 
 impl Tree {
     /// The tree with nothing made yet, where its bytes lie, and whether its temporary name is inside DEST.
-    fn open(dest: &Path, parts: &[Part], id: &str) -> Result<(Self, Layout, bool), StoreError> {
+    fn open(dest: Dest<'_>, parts: &[Part], id: &str) -> Result<(Self, Layout, bool), StoreError> {
         let (entries, layout) = merge(parts)?;
-        let (parent, parent_path, name) = open_parent(dest)?;
+        let (parent, parent_path, name) = open_parent(dest.path)?;
         let temporary = temporary_name(&name, id)?;
         let single = entries
             .first()
             .is_some_and(|root| root.kind != EntryKind::Directory);
-        let failed = |operation, errno| StoreError::from_errno(operation, dest, errno);
+        let failed = |operation, errno| StoreError::from_errno(operation, dest.path, errno);
         let inside = !single
-            && Self::existing(&parent, &name, &entries, dest)?.is_some()
+            && Self::existing(&parent, &name, &entries, dest.path)?.is_some()
             && sys::stat_entry(parent.as_fd(), &temporary).is_err();
         let stage_parent = if inside {
             sys::open_beneath(
@@ -396,9 +445,13 @@ impl Tree {
             checksums: OnceLock::new(),
             begun: entries.iter().map(|_| AtomicBool::new(false)).collect(),
             entries,
-            dest: dest.to_owned(),
+            dest: dest.path.to_owned(),
             stage_parent: stage_parent.map_err(|errno| failed(Operation::Open, errno))?,
-            stage_parent_path: if inside { dest.to_owned() } else { parent_path },
+            stage_parent_path: if inside {
+                dest.path.to_owned()
+            } else {
+                parent_path
+            },
             parent,
             name,
             temporary,
@@ -417,6 +470,8 @@ impl Tree {
             compared: HashMap::new(),
             was_told: false,
             removes: OnceLock::new(),
+            mirrors: dest.mirrors.cloned(),
+            made_way: Mutex::default(),
             removing: extra::Removing::default(),
             sources: OnceLock::new(),
             elsewhere: OnceLock::new(),

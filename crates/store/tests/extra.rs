@@ -14,121 +14,11 @@ use ropewalk_store::{
 };
 
 mod support;
+use support::mirror::{clone, contents, filter, mirror, rsync, scan};
 use support::*;
 
-fn filter(rules: &[&str]) -> Filter {
-    let rules: Vec<FilterRule> = rules
-        .iter()
-        .map(|text| FilterRule {
-            is_include: text.starts_with('+'),
-            pattern: text.as_bytes()[1..].to_vec(),
-        })
-        .collect();
-    Filter::new(&rules).unwrap()
-}
-
-/// One tree, or several things side by side, as a copy of them has them.
-fn scan(from: &[&Path], filter: &Filter) -> (FileSource, Part) {
-    let (source, scan) = match from {
-        [one] => {
-            let scan = Scan::read_filtered(one, Keep::default(), filter, b"", &Scanning::default())
-                .unwrap();
-            (FileSource::open_tree(one, &scan, 0).unwrap(), scan)
-        }
-        several => {
-            let (mut things, mut scans) = (Vec::new(), Vec::new());
-            for path in several {
-                let name = path.file_name().unwrap().as_bytes().to_vec();
-                let scan =
-                    Scan::read_filtered(path, Keep::default(), filter, &name, &Scanning::default())
-                        .unwrap();
-                scans.push((name.clone(), scan));
-                things.push((name, path.to_path_buf()));
-            }
-            let scan = Scan::bundle(scans).unwrap();
-            (FileSource::open_bundle(&things, &scan, 0).unwrap(), scan)
-        }
-    };
-    (source, Part::whole(0, scan.manifest))
-}
-
-/// A copy that removes what is extra. What a preview said of it.
 fn copy(from: &[&Path], to: &Path, rules: &[&str]) -> (Removed, Vec<PathBuf>) {
-    let filter = filter(rules);
-    let (source, part) = scan(from, &filter);
-    let parts = [part];
-    let preview =
-        TreeSink::preview(to, &parts, Some(&Adopt::All.into()), Some(&filter), false).unwrap();
-    let foreseen = preview
-        .changes
-        .iter()
-        .filter(|change| matches!(change.act, Act::Remove | Act::RemoveFolder));
-    let foreseen = foreseen.map(|change| to.join(name(&change.path)));
-    let foreseen: Vec<PathBuf> = foreseen.collect();
-    let sink = TreeSink::update(to, &parts, &id(1), Adopt::All).unwrap();
-    sink.remove_extra(filter);
-    for range in sink
-        .layout()
-        .ranges()
-        .difference(&sink.present().all())
-        .iter()
-    {
-        write(&source, &sink, range);
-    }
-    assert!(foreseen.iter().all(|path| path.symlink_metadata().is_ok()));
-    sink.commit().unwrap();
-    let removed = sink.landed().removed;
-    assert!(foreseen.iter().all(|path| path.symlink_metadata().is_err()));
-    let count = removed.files + removed.folders;
-    assert_eq!(count as usize, foreseen.len(), "{foreseen:?}");
-    (removed, foreseen)
-}
-
-fn rsync(from: &[&Path], to: &Path, rules: &[&str]) {
-    let mut command = Command::new("rsync");
-    command.args(["-a", "--delete"]);
-    for rule in rules {
-        let option = match rule.starts_with('+') {
-            true => "--include",
-            false => "--exclude",
-        };
-        command.arg(format!("{option}={}", &rule[1..]));
-    }
-    match from {
-        [one] => command.arg(format!("{}/", one.display())),
-        several => command.args(several),
-    };
-    let ran = command.arg(format!("{}/", to.display())).output().unwrap();
-    assert!(
-        ran.status.success(),
-        "{}",
-        String::from_utf8_lossy(&ran.stderr)
-    );
-}
-
-/// Every path below a folder, with the contents of files and the targets of links.
-fn contents(root: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
-    let mut found = BTreeMap::new();
-    let mut pending = vec![root.to_owned()];
-    while let Some(folder) = pending.pop() {
-        for entry in std::fs::read_dir(folder).unwrap() {
-            let path = entry.unwrap().path();
-            let kind = path.symlink_metadata().unwrap().file_type();
-            let bytes = if kind.is_dir() {
-                pending.push(path.clone());
-                b"/".to_vec()
-            } else if kind.is_symlink() {
-                std::fs::read_link(&path)
-                    .unwrap()
-                    .into_os_string()
-                    .into_encoded_bytes()
-            } else {
-                std::fs::read(&path).unwrap()
-            };
-            found.insert(path.strip_prefix(root).unwrap().to_owned(), bytes);
-        }
-    }
-    found
+    mirror(from, to, rules).unwrap()
 }
 
 /// Of each name it is known whether it is a folder, a link or a file, so that trees differ in what they have only.
@@ -150,11 +40,6 @@ fn grow(root: &Path, dice: &mut Dice, depth: u32) {
             grow(&root.join(name), dice, depth - 1);
         }
     }
-}
-
-fn clone(from: &Path, to: &Path) {
-    let ran = Command::new("cp").arg("-a").args([from, to]).status();
-    assert!(ran.unwrap().success());
 }
 
 /// Random trees, with and without filters: the destination is what rsync makes of it, and what a preview has foreseen.

@@ -172,6 +172,14 @@ fn what_is_not_permitted_is_counted() {
         to.join("program").metadata().unwrap().mode() & 0o7777,
         0o755
     );
+    // A folder of another user stays as it is.
+    let sub = to.join("sub");
+    chown(&sub, Some(0), Some(0)).unwrap();
+    set_times(&sub, 77, 0);
+    let landed = sys::as_nobody(|| copy_all(&from, &to, true));
+    let stat = sub.metadata().unwrap();
+    assert_eq!((stat.uid(), stat.mtime()), (0, 77));
+    assert!(landed.owners_not_kept > 0);
     sys::on_small_disk(1 << 20, |disk| {
         let landed = copy_all(&from, &disk.join("to"), false);
         assert_eq!(landed.owners_not_kept, 0);
@@ -258,6 +266,47 @@ fn links_that_stay_are_as_at_the_source() {
     let (after, source) = (link(&to), link(&from));
     assert_eq!((after.0, after.1, after.2), (source.0, source.1, source.2));
     assert_eq!(after.3, before.3, "it is not made again");
+}
+
+/// Folders that are there get what the source's folders have, DEST itself too, also where nothing else is to be done.
+#[test]
+fn folders_that_were_there_are_as_at_the_source() {
+    let (_keep, folder) = folder();
+    let (from, to) = (folder.join("from"), folder.join("to"));
+    std::fs::create_dir_all(from.join("d/e")).unwrap();
+    std::fs::write(from.join("d/e/file"), "same").unwrap();
+    copy_all(&from, &to, false);
+    let folders = ["", "d", "d/e"];
+    let seen = |root: &Path| {
+        folders.map(|path| {
+            let path = root.join(path);
+            let stat = path.metadata().unwrap();
+            let owner = (stat.uid(), stat.gid(), stat.mode() & 0o7777);
+            (owner, stat.mtime(), get(&path, ACCESS), get(&path, "user.old"))
+        })
+    };
+    assert_eq!(seen(&to), seen(&from));
+    set(&from.join("d"), ACCESS, &acl(1234));
+    set(&to.join("d/e"), "user.old", b"x");
+    set(&to.join("d/e"), ACCESS, &acl(99));
+    for (path, mode) in [("", 0o751), ("d", 0o2770), ("d/e", 0o555)] {
+        if is_root() {
+            chown(from.join(path), Some(1234), Some(1235)).unwrap();
+        }
+        set_mode(&from.join(path), mode);
+        set_times(&from.join(path), 1_000_000_000, 5);
+    }
+    let landed = copy_all(&from, &to, true);
+    assert_eq!(seen(&to), seen(&from));
+    assert_eq!((landed.owners_not_kept, landed.attributes_not_kept), (0, 0));
+    // Something is put into each of them.
+    set_mode(&from.join("d/e"), 0o755);
+    for path in folders {
+        std::fs::write(from.join(path).join("new"), "new").unwrap();
+    }
+    set_mode(&from.join("d/e"), 0o555);
+    copy_all(&from, &to, true);
+    assert_eq!(seen(&to), seen(&from));
 }
 
 /// New files get no ACL from a folder at the destination where those of the source have none.

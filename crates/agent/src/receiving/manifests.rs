@@ -287,16 +287,17 @@ impl Fetch {
                     names_early,
                     ..self.member.wish(&contents)
                 };
+                let dest = self.member.dest(&path, plan.delete);
                 match (options.same().keeps(), shared) {
-                    (true, false) => TreeSink::update(&path, &parts, id, wish),
-                    (false, false) if names_early => TreeSink::replace(&path, &parts, id),
+                    (true, false) => TreeSink::update(dest, &parts, id, wish),
+                    (false, false) if names_early => TreeSink::replace(dest, &parts, id),
                     // What is the same for one node another one may see differently: one of them has decided.
                     (true, true) if looked.is_made => {
                         let Present {
                             unchanged, adopted, ..
                         } = &looked.there;
                         let shared = TreeSink::share(
-                            &path,
+                            dest,
                             &parts,
                             id,
                             self.member.node,
@@ -311,7 +312,7 @@ impl Fetch {
                         }
                         shared
                     }
-                    (true | false, _) => TreeSink::create(&path, &parts, id, shared),
+                    (true | false, _) => TreeSink::create(dest, &parts, id, shared),
                 }
             }
         };

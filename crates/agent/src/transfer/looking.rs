@@ -277,7 +277,7 @@ impl Transfer {
             made_folder = Some(folder.to_owned());
         }
         let sink = TreeSink::lead(
-            &path,
+            self.member.dest(&path, look.delete),
             parts,
             &self.id_text(),
             self.member.node,

@@ -166,6 +166,7 @@ impl Sink for TreeSink {
         kept.map_err(|errno| tree.failed(Operation::Rename, errno))?;
         tree.omit(omitted)?;
         tree.commit(&tree.survey()?)?;
+        lock(&tree.landed).removed = tree.made_way();
         tree.named.store(true, Ordering::Release);
         tree.end_commit();
         lock(&tree.progress).end_journal();

@@ -12,9 +12,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags, Stat};
 use rustix::io::Errno;
 
-use super::Tree;
+use super::extra::Way;
 use super::same::{Same, is_file};
 use super::standing::{heritage, is_set};
+use super::{Tree, replaceable};
 use crate::error::{Operation, StoreError};
 use crate::file_systems::FileSystem;
 use crate::folders::Folders;
@@ -492,6 +493,7 @@ impl Tree {
         let mut old: HashSet<&[u8]> = HashSet::from([&[][..]]);
         self.note_standing(&[], dest.as_fd())?;
         let moving = self.moving.swap(true, Ordering::AcqRel);
+        let (mut way, specials) = (None, Self::has_specials(&self.entries));
         let (named, unmade) = (self.named_early(), self.unmade());
         let is_done = |object: u32| {
             self.is_left(object) || named.contains(&object) || unmade.contains(&object)
@@ -509,7 +511,18 @@ impl Tree {
             }
             let failed =
                 |errno| StoreError::from_errno(Operation::Rename, self.final_path(entry), errno);
-            let standing = to.kind(path).map_err(failed)?;
+            let mut standing = to.kind(path).map_err(failed)?;
+            if let Some(kind) = standing
+                && !replaceable(&entry.kind, kind, specials)
+            {
+                let Some(filter) = self.removes.get() else {
+                    return Err(self.in_the_way(entry, kind, None));
+                };
+                let (folder, name) = to.parent(path).map_err(failed)?;
+                way.get_or_insert_with(|| Way::new(self, dest.as_fd(), filter, specials))
+                    .clear(folder, name, entry)?;
+                standing = None;
+            }
             if is_folder && standing.is_some() {
                 let flags = OFlags::PATH | OFlags::DIRECTORY;
                 let folder = sys::open_beneath(dest.as_fd(), path, flags, Mode::empty());

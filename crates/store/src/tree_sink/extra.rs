@@ -15,6 +15,7 @@
 //! removed; only folders with something to remove are looked at again for that.
 
 mod spared;
+mod way;
 
 use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -27,6 +28,7 @@ use rustix::io::Errno;
 
 pub(super) use self::spared::Elsewhere;
 use self::spared::{IS_SOURCE, Spared, stat_folder};
+pub(super) use self::way::Way;
 use super::standing::Standing;
 use super::{Part, Tree, TreeSink, join};
 use crate::error::StoreError;
@@ -41,6 +43,11 @@ const FAILED_MAX: usize = 100;
 
 /// Folders in each other that are removed; the files of deeper ones are not. Each takes a descriptor.
 const DEPTH_MAX: usize = 512;
+
+const IS_EXCLUDED: &str = "it is excluded";
+const IS_SPECIAL: &str = "pipes, sockets and devices are no part of a copy without -a";
+const IS_TEMPORARY: &str =
+    "a transfer may be writing it; ropewalk clean removes what ended ones left";
 
 /// Something that no source has.
 pub(super) struct Extra {
@@ -59,6 +66,16 @@ pub(super) struct Removing {
 }
 
 impl Removing {
+    /// * `all`: names that are to be removed.
+    fn begin(&self, all: u64) {
+        self.all.store(all, Ordering::Relaxed);
+    }
+
+    fn end(&self) {
+        self.all.store(0, Ordering::Relaxed);
+        self.gone.store(0, Ordering::Relaxed);
+    }
+
     /// Names that are gone, and all; nothing before and after.
     pub fn so_far(&self) -> Option<(u64, u64)> {
         let (gone, all) = (
@@ -122,8 +139,19 @@ fn is_empty(folder: &Entry, entries: &[Entry]) -> bool {
 }
 
 impl Tree {
-    /// Removes what DEST has and the tree has not, where that was asked for.
+    /// Removes what DEST has and the tree has not, where that was asked for. All that was removed, with what was in the way.
     pub(super) fn take_away_extra(&self) -> Removed {
+        let made_way = self.made_way();
+        let removed = self.take_away_rest();
+        Removed {
+            files: removed.files + made_way.files,
+            folders: removed.folders + made_way.folders,
+            time: removed.time + made_way.time,
+            ..removed
+        }
+    }
+
+    fn take_away_rest(&self) -> Removed {
         let Some(filter) = self.removes.get().filter(|_| !self.is_single()) else {
             return Removed::default();
         };
@@ -134,9 +162,9 @@ impl Tree {
                 walk.spared = self.spared();
                 walk.keeps = false;
                 walk.all(&dest);
-                self.removing.all.store(walk.count, Ordering::Relaxed);
+                self.removing.begin(walk.count);
                 let removed = walk.remove(&dest, &self.removing.gone);
-                self.removing.all.store(0, Ordering::Relaxed);
+                self.removing.end();
                 Removed {
                     time: began.elapsed(),
                     ..removed
@@ -183,6 +211,8 @@ struct Walk<'a> {
     specials: bool,
     spared: Spared<'a>,
     removed: Removed,
+    /// The first name that stays as it is no part of a removal, and why.
+    stayed: Option<(Vec<u8>, &'static str)>,
     /// Where nothing is removed: how much there is, what it is, and the folders of the tree that have it or cannot be looked at.
     count: u64,
     found: Vec<Extra>,
@@ -200,6 +230,14 @@ struct Level {
     stood: Option<Standing>,
     /// Something in it stays.
     stays: bool,
+}
+
+/// A folder that no source has, when it is to be taken away.
+enum Below {
+    Open(Level),
+    /// Its owner cannot read it, but a removal could.
+    Closed,
+    Kept,
 }
 
 impl<'a> Walk<'a> {
@@ -220,6 +258,7 @@ impl<'a> Walk<'a> {
             specials: Tree::has_specials(entries),
             spared: Spared::default(),
             removed: Removed::default(),
+            stayed: None,
             count: 0,
             found: Vec::new(),
             folders: Vec::new(),
@@ -328,6 +367,7 @@ impl<'a> Walk<'a> {
     ) -> bool {
         let kind = FileType::from_raw_mode(stat.st_mode);
         if self.filter.excludes(&path, kind == FileType::Directory) {
+            self.stay(&path, IS_EXCLUDED);
             return false;
         }
         if self.spared.is_source(stat) {
@@ -354,8 +394,22 @@ impl<'a> Walk<'a> {
             }
             FileType::Directory => self.tree(folder, name, path),
             kind if self.specials && is_special(kind) => self.name(folder, name, path, Some(0)),
-            _ => false,
+            _ => {
+                self.stay(&path, IS_SPECIAL);
+                false
+            }
         }
+    }
+
+    fn stay(&mut self, path: &[u8], why: &'static str) {
+        self.stayed.get_or_insert_with(|| (path.to_vec(), why));
+    }
+
+    /// The first name that stays, and why.
+    fn why_kept(&self) -> Option<(&[u8], &str)> {
+        let failed = self.removed.failed.first();
+        let failed = failed.map(|(path, why)| (&path[..], &why[..]));
+        failed.or_else(|| self.stayed.as_ref().map(|(path, why)| (&path[..], *why)))
     }
 
     /// Whether a folder, or something in it, would be removed.
@@ -416,8 +470,10 @@ impl<'a> Walk<'a> {
 
     /// Takes away a folder with all below it but what stays.
     fn tree(&mut self, parent: BorrowedFd<'_>, name: &[u8], path: Vec<u8>) -> bool {
-        let Some(first) = self.level(parent, name, path) else {
-            return false;
+        let first = match self.level(parent, name, path) {
+            Below::Open(first) => first,
+            Below::Closed => return true,
+            Below::Kept => return false,
         };
         let (mut levels, mut is_gone) = (vec![first], false);
         loop {
@@ -451,27 +507,26 @@ impl<'a> Walk<'a> {
                     self.fail(&path, errno);
                     true
                 }
-                Ok(_) if is_temporary(&name) => true,
+                Ok(_) if is_temporary(&name) => {
+                    self.stay(&path, IS_TEMPORARY);
+                    true
+                }
                 Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::Directory => {
                     if self.filter.excludes(&path, true) {
+                        self.stay(&path, IS_EXCLUDED);
                         true
-                    } else {
-                        let deeper = match depth < DEPTH_MAX {
-                            true => {
-                                let folder = level.folder.as_fd();
-                                self.level(folder, &name, path)
+                    } else if depth < DEPTH_MAX {
+                        match self.level(level.folder.as_fd(), &name, path) {
+                            Below::Open(deeper) => {
+                                levels.push(deeper);
+                                continue;
                             }
-                            false => {
-                                self.fail(&path, Errno::NAMETOOLONG);
-                                None
-                            }
-                        };
-                        let is_kept = deeper.is_none();
-                        if let Some(level) = levels.last_mut() {
-                            level.stays |= is_kept;
+                            Below::Closed => false,
+                            Below::Kept => true,
                         }
-                        levels.extend(deeper);
-                        continue;
+                    } else {
+                        self.fail(&path, Errno::NAMETOOLONG);
+                        true
                     }
                 }
                 Ok(stat) => !self.one(level.folder.as_fd(), &name, path, &stat, None),
@@ -483,13 +538,13 @@ impl<'a> Walk<'a> {
         is_gone
     }
 
-    /// Opens a folder that is to be taken away. `None`, and it is told, where it cannot be.
-    fn level(&mut self, parent: BorrowedFd<'_>, name: &[u8], path: Vec<u8>) -> Option<Level> {
+    /// Opens a folder that is to be taken away. Where it cannot be it is told.
+    fn level(&mut self, parent: BorrowedFd<'_>, name: &[u8], path: Vec<u8>) -> Below {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY;
         let stat = sys::stat_entry(parent, name).ok();
         if let Some(why) = stat.and_then(|stat| self.spared.folder(&stat)) {
             self.fail_as(&path, why);
-            return None;
+            return Below::Kept;
         }
         let mut opened = sys::open_on_mount(parent, name, flags);
         if !self.removes && matches!(opened, Err(Errno::ACCESS)) {
@@ -499,7 +554,7 @@ impl<'a> Walk<'a> {
                 is_folder: true,
                 len: 0,
             });
-            return None;
+            return Below::Closed;
         }
         // One that its owner made unreadable.
         if self.removes
@@ -511,7 +566,7 @@ impl<'a> Walk<'a> {
         }
         let listed = opened.and_then(|folder| Ok((list(&folder)?, folder)));
         match listed {
-            Ok((left, folder)) => Some(Level {
+            Ok((left, folder)) => Below::Open(Level {
                 folder,
                 path,
                 left,
@@ -520,7 +575,7 @@ impl<'a> Walk<'a> {
             }),
             Err(errno) => {
                 self.fail(&path, errno);
-                None
+                Below::Kept
             }
         }
     }

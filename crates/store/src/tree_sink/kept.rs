@@ -147,6 +147,11 @@ impl Tree {
         self.note_lacking(object, failed.count());
     }
 
+    /// An entry has another owner, or what only its owner can set.
+    pub(super) fn note_strange(&self, object: u32) {
+        lock(&self.kept_state).strange.insert(object);
+    }
+
     fn note_lacking(&self, object: u32, count: usize) {
         if count > 0 {
             *lock(&self.kept_state).lacking.entry(object).or_default() += count as u64;

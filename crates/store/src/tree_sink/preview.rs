@@ -1,12 +1,15 @@
 //! What a copy would do at its destination, found out without making anything.
 
+use std::os::fd::AsFd as _;
 use std::path::Path;
 
+use super::extra::{Extra, Way};
 use super::parts::merge;
 use super::same::{Same, Wish};
-use super::{Part, Tree, TreeSink};
+use super::{Dest, Part, Tree, TreeSink};
 use crate::error::StoreError;
 use crate::filter::Filter;
+use crate::folders::Folders;
 use crate::manifest::{EntryKind, MODE_OF_NONE};
 use crate::sink::Present;
 
@@ -77,6 +80,10 @@ impl TreeSink {
         removes: Option<&Filter>,
         makes_parent: bool,
     ) -> Result<Preview, StoreError> {
+        let dest = Dest {
+            path: dest,
+            mirrors: removes,
+        };
         let (mut tree, layout) = match Tree::open(dest, parts, NO_ID) {
             Ok((tree, layout, _)) => (tree, layout),
             Err(StoreError::ParentMissing { parent, .. })
@@ -104,16 +111,19 @@ impl TreeSink {
             passed_bytes,
             ..Present::default()
         };
-        let mut changes = tree.changes(&same);
-        let extra = removes.map_or_else(Vec::new, |filter| tree.find_extra(filter));
-        changes.extend(extra.into_iter().map(|extra| Previewed {
+        let mut extra = removes.map_or_else(Vec::new, |filter| tree.find_extra(filter));
+        extra.extend(tree.list_in_the_way(&same));
+        let removed = extra.into_iter().map(|extra| Previewed {
             act: match extra.is_folder {
                 true => Act::RemoveFolder,
                 false => Act::Remove,
             },
             path: extra.path,
             len: extra.len,
-        }));
+        });
+        let mut changes: Vec<Previewed> = removed.collect();
+        changes.extend(tree.changes(&same));
+        // What makes way for an entry of its name is before it.
         changes.sort_by(|a, b| a.path.cmp(&b.path));
         Ok(Preview { changes, present })
     }
@@ -145,6 +155,28 @@ fn previewed(path: Vec<u8>, kind: &EntryKind) -> Previewed {
 }
 
 impl Tree {
+    /// What would be removed for entries of another kind.
+    fn list_in_the_way(&self, same: &Same) -> Vec<Extra> {
+        let dest = match same.in_the_way.is_empty() {
+            true => None,
+            false => self.open_dest().ok(),
+        };
+        let (Some(dest), Some(filter)) = (dest, self.mirrors.as_ref()) else {
+            return Vec::new();
+        };
+        let specials = Self::has_specials(&self.entries);
+        let mut way = Way::new(self, dest.as_fd(), filter, specials);
+        let mut folders = Folders::new(dest.as_fd());
+        let mut found = Vec::new();
+        for object in &same.in_the_way {
+            let entry = self.entry(*object);
+            if let Ok((folder, name)) = folders.parent(&entry.path) {
+                found.extend(way.list(folder, name, entry));
+            }
+        }
+        found
+    }
+
     /// What is not there.
     fn changes(&self, same: &Same) -> Vec<Previewed> {
         let is_root_there = self.stage_parent_path == self.dest;

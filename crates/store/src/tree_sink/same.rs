@@ -24,12 +24,14 @@ use rustix::io::Errno;
 
 use super::commit::is_name_of_file;
 use super::contents::{Contents, Found, Identity, Known};
+use super::extra::Way;
 use super::links::Named;
 use super::objects::Objects;
 use super::standing::mode_of;
 use super::{Tree, replaceable};
 use crate::error::{Operation, StoreError};
 use crate::file_systems::FileSystem;
+use crate::filter::Filter;
 use crate::folders::Folders;
 use crate::manifest::{Entry, EntryKind, Kept, parent_of};
 use crate::open_files::lock;
@@ -124,6 +126,8 @@ pub(super) struct Same {
     pub(super) found: BTreeMap<u32, Found>,
     /// Chunks of those of them that are not the same.
     pub(super) known: Known,
+    /// Entries whose names something of another kind has, which makes way for them.
+    pub(super) in_the_way: Vec<u32>,
 }
 
 impl Same {
@@ -185,6 +189,7 @@ struct Looked {
     found: Vec<(u32, Found)>,
     files: Vec<File>,
     places: Vec<(u32, Named)>,
+    in_the_way: Vec<u32>,
 }
 
 /// A file that has the name of an entry.
@@ -207,18 +212,18 @@ impl File {
 }
 
 impl Tree {
-    /// Looks at everything in DEST that has the name of an entry. Cost: one system call an entry, by several threads.
+    /// Looks at everything in DEST that has the name of an entry, when the copy is to end. Cost: one system call an entry, by several threads.
     ///
     /// # Errors
-    /// [`StoreError::Exists`] for the first that the entry cannot be merged over, [`StoreError::SameFile`] where the file
+    /// [`StoreError::InTheWay`] for the first that the entry cannot be merged over, [`StoreError::SameFile`] where the file
     /// system takes the names of two entries for one.
     pub(super) fn survey(&self) -> Result<Same, StoreError> {
-        let (mut same, places) = self.look()?;
+        let (mut same, places) = self.look(self.removes.get())?;
         self.judge_links(&places, &mut same);
         Ok(same)
     }
 
-    /// As [`Tree::survey`], and compares contents where these decide. Files that are the same are known to further surveys.
+    /// As [`Tree::survey`], before the copy begins, and compares contents where these decide. Files that are the same are known to further surveys.
     ///
     /// # Errors
     /// As [`Tree::survey`], and [`StoreError::NotCompared`].
@@ -227,7 +232,7 @@ impl Tree {
         layout: &Layout,
         contents: Option<&dyn Contents>,
     ) -> Result<Same, StoreError> {
-        let (mut same, places) = self.look()?;
+        let (mut same, places) = self.look(self.mirrors.as_ref())?;
         if let Some(contents) = contents.filter(|_| self.compares.check == Check::Contents) {
             self.compare_found(layout, &mut same, contents)?;
         }
@@ -235,7 +240,8 @@ impl Tree {
         Ok(same)
     }
 
-    fn look(&self) -> Result<(Same, HashMap<u32, Named>), StoreError> {
+    /// * `mirrors`: what is of another kind than an entry of its name makes way for it, but for what this excludes.
+    fn look(&self, mirrors: Option<&Filter>) -> Result<(Same, HashMap<u32, Named>), StoreError> {
         let mut same = Same::default();
         if Self::existing(&self.parent, &self.name, &self.entries, &self.dest)?.is_none() {
             if self.is_single()
@@ -264,7 +270,12 @@ impl Tree {
         // Asked once: it looks at all entries.
         let specials = Self::has_specials(&self.entries);
         parallel::for_each(&starts, |&start| {
-            let looked = self.look_at(dest.as_fd(), start..all.min(start + LOOKED_AT), specials);
+            let looked = self.look_at(
+                dest.as_fd(),
+                start..all.min(start + LOOKED_AT),
+                mirrors,
+                specials,
+            );
             lock(&looks).insert(start, looked);
             Ok(())
         })?;
@@ -282,6 +293,7 @@ impl Tree {
             same.passed.extend(looked.passed);
             same.freed.extend(looked.freed);
             same.found.extend(looked.found);
+            same.in_the_way.extend(looked.in_the_way);
             files.extend(looked.files);
             places.extend(looked.places);
         }
@@ -291,17 +303,25 @@ impl Tree {
 
     /// Looks at what has the names of some entries that follow each other.
     ///
+    /// * `mirrors`: as of [`Tree::look`].
     /// * `specials`: special files of DEST are part of the copy.
-    fn look_at(
-        &self,
-        dest: BorrowedFd<'_>,
+    fn look_at<'a>(
+        &'a self,
+        dest: BorrowedFd<'a>,
         objects: Range<usize>,
+        mirrors: Option<&'a Filter>,
         specials: bool,
     ) -> Result<Looked, StoreError> {
         let mut looked = Looked::default();
         let mut folders = Folders::new(dest);
         let mut absent: HashSet<&[u8]> = HashSet::new();
         let is_early = self.early.is_wished;
+        let makes_way = mirrors.is_some();
+        let is_absent = |errno: Errno| {
+            let is_other = matches!(errno, Errno::NOTDIR | Errno::LOOP);
+            errno == Errno::NOENT || makes_way && is_other
+        };
+        let mut way = None;
         for at in objects {
             let (object, entry) = (at as u32, &self.entries[at]);
             let Some(parent) = parent_of(&entry.path) else {
@@ -317,8 +337,8 @@ impl Tree {
                 |errno| StoreError::from_errno(Operation::Inspect, self.final_path(entry), errno);
             let (folder, name) = match folders.parent(&entry.path) {
                 Ok(found) => found,
-                // Looked at with entries before these.
-                Err(Errno::NOENT) => {
+                // Looked at with entries before these: it is not there, or makes way.
+                Err(errno) if is_absent(errno) => {
                     absent.insert(parent);
                     if entry.kind == EntryKind::Directory {
                         absent.insert(&entry.path);
@@ -345,11 +365,17 @@ impl Tree {
                     continue;
                 }
             } else if !replaceable(&entry.kind, kind, specials) {
-                return Err(StoreError::Exists {
-                    path: self.final_path(entry),
-                    found: sys::kind_in_words(kind),
-                    wanted: entry.kind.in_words(),
-                });
+                let Some(filter) = mirrors else {
+                    return Err(self.in_the_way(entry, kind, None));
+                };
+                let way = way.get_or_insert_with(|| Way::new(self, dest, filter, specials));
+                way.look(folder, name, entry, &stat)?;
+                looked.in_the_way.push(object);
+                // What is below it is absent, too.
+                if entry.kind == EntryKind::Directory {
+                    absent.insert(&entry.path);
+                }
+                continue;
             }
             let is_same = !passes && self.is_same(&stat, object, folder, name);
             if is_same {

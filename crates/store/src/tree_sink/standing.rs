@@ -12,6 +12,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use super::Tree;
+use super::same::is_time;
 use crate::error::{Operation, StoreError};
 use crate::folders::Folders;
 use crate::manifest::{Entry, EntryKind, parent_of};
@@ -95,7 +96,15 @@ impl Tree {
                 }
                 if parent_of(&entry.path).is_none() {
                     self.note_first(&[], dest.as_fd())?;
-                } else if folders.kind(&entry.path).map_err(failed)?.is_some() {
+                    continue;
+                }
+                let found = match folders.kind(&entry.path) {
+                    // It makes way for a folder, or is below such a thing.
+                    Ok(Some(kind)) if kind != FileType::Directory => None,
+                    Err(Errno::NOTDIR | Errno::LOOP) if self.mirrors.is_some() => None,
+                    found => found.map_err(failed)?,
+                };
+                if found.is_some() {
                     let flags = OFlags::PATH | OFlags::DIRECTORY;
                     let folder = sys::open_beneath(dest.as_fd(), &entry.path, flags, Mode::empty());
                     self.note_first(&entry.path, folder.map_err(failed)?.as_fd())?;
@@ -137,9 +146,9 @@ impl Tree {
     }
 
     /// Modes and times of all folders, the deepest first: making or closing one changes those above it. Those that stood
-    /// there get their own back. Returns how many set-user and set-group bits no folder has.
+    /// there get their own back, or those of the source where owners are kept. Returns how many set-user and set-group bits no folder has.
     pub(super) fn set_folders(&self, base: BorrowedFd<'_>) -> Result<u64, StoreError> {
-        let stood = lock(&self.stood);
+        let mut stood = lock(&self.stood);
         let mut lost = 0;
         let folders = (0..self.entries.len() as u32).rev();
         let folders = folders.map(|object| (object, &self.entries[object as usize]));
@@ -150,16 +159,52 @@ impl Tree {
             }
             let flags = OFlags::PATH | OFlags::DIRECTORY;
             let opened = sys::open_beneath(base, &entry.path, flags, Mode::empty());
-            if let Some(before) = stood.before.get(&entry.path) {
+            if let Some(before) = stood.before.get_mut(&entry.path) {
                 // Somebody else's folder cannot be given its time back, and needs no other mode.
                 if let Ok(folder) = opened {
                     let _ = before.restore(folder.as_fd());
+                    if entry.kept.owner.is_some() {
+                        *before = self.archive_folder(base, folder.as_fd(), object, entry)?;
+                    }
                 }
                 continue;
             }
             lost += self.set_folder(opened, object, entry)?;
         }
         Ok(lost)
+    }
+
+    /// Gives a folder that stood there all that is kept of the source's folder, as far as permissions allow. What it is then.
+    fn archive_folder(
+        &self,
+        base: BorrowedFd<'_>,
+        folder: BorrowedFd<'_>,
+        object: u32,
+        entry: &Entry,
+    ) -> Result<Standing, StoreError> {
+        let failed =
+            |errno| StoreError::from_errno(Operation::SetMetadata, self.final_path(entry), errno);
+        let stat = rustix::fs::fstat(folder).map_err(failed)?;
+        let mut folders = Folders::new(base);
+        let is_right = match folders.parent(&entry.path) {
+            Ok((parent, name)) => self.is_kept(&stat, object, parent, name),
+            // DEST itself.
+            Err(_) => self.is_kept(&stat, object, self.parent.as_fd(), &self.name),
+        };
+        if is_right && is_time(&stat, entry) {
+            return Ok(Standing::of(&stat));
+        }
+        self.remove_others(folder, object, entry);
+        let inherited = stat.st_mode & SET_GROUP;
+        if self
+            .set_all(folder, object, entry, inherited, &times(entry))
+            .is_err()
+        {
+            self.note_strange(object);
+        }
+        rustix::fs::fstat(folder)
+            .map(|stat| Standing::of(&stat))
+            .map_err(failed)
     }
 
     /// Mode and time of a new folder; how many set-user and set-group bits it has not.

@@ -12,6 +12,7 @@ use ropewalk_store::{
     Adopt, EntryKind, FileSource, Manifest, Part, Scan, Sink, Source, TreeSink, Wish,
 };
 
+pub mod mirror;
 pub mod power;
 pub mod sys;
 

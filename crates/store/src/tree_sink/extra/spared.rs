@@ -67,6 +67,20 @@ impl<'a> Spared<'a> {
         (stat.st_ctime.saturating_add(CHANGED_SLACK) >= *sent).then_some(MAY_BE_SOURCE)
     }
 
+    /// Why nothing is removed in the folder that holds a path, or in one above it.
+    pub(super) fn above(&self, dest: BorrowedFd<'_>, path: &[u8]) -> Option<&'static str> {
+        if self.sources.is_empty() && self.kept.is_empty() {
+            return None;
+        }
+        let folders = std::iter::successors(parent_of(path), |folder| parent_of(folder));
+        let why = |folder: &[u8]| {
+            let is_source = || stat_folder(dest, folder).is_ok_and(|stat| self.is_source(&stat));
+            let known = self.kept.get(folder).copied();
+            known.or_else(|| is_source().then_some(IN_SOURCE))
+        };
+        folders.into_iter().find_map(why)
+    }
+
     /// Why nothing is removed in a folder of the tree; those above it were asked for before. `None` where what is extra goes.
     pub(super) fn in_folder(
         &mut self,
