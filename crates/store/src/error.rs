@@ -354,7 +354,7 @@ pub enum StoreError {
     },
     /// Something of another kind has the name of an entry of a tree, and is not removed for it.
     #[error(
-        "{shown} is a {found} where a {wanted} is to be written{rest}", shown = shown(path), rest = way(kept.as_ref()))]
+        "{shown} is a {found} where a {wanted} is to be written{rest}", shown = shown(path), rest = way(found, kept.as_ref()))]
     InTheWay {
         /// The final name.
         path: PathBuf,
@@ -656,11 +656,16 @@ fn into(found: &str) -> &'static str {
 }
 
 /// What can be done about something that is in the way.
-fn way(kept: Option<&(PathBuf, String)>) -> String {
-    kept.map_or_else(
-        || "; remove it, or copy with --delete, which removes it".into(),
-        |(path, why)| format!(", and cannot be removed, as {} stays: {why}", shown(path)),
-    )
+fn way(found: &str, kept: Option<&(PathBuf, String)>) -> String {
+    match (kept, found) {
+        (Some((path, why)), _) => {
+            format!(", and cannot be removed, as {} stays: {why}", shown(path))
+        }
+        (None, "file" | "directory" | "symbolic link") => {
+            "; remove it, or copy with --delete, which removes it".into()
+        }
+        (None, _) => "; remove it".into(),
+    }
 }
 
 fn list(roots: &[PathBuf]) -> String {

@@ -190,7 +190,7 @@ fn what_appears_meanwhile() {
     assert!(!to.join("old/e").is_symlink());
     let error = sink.commit().unwrap_err();
     assert!(
-        matches!(&error, StoreError::Exists { path, .. } if *path == to.join("b")),
+        matches!(&error, StoreError::InTheWay { path, .. } if *path == to.join("b")),
         "{error}"
     );
     std::fs::remove_dir(to.join("b")).unwrap();

@@ -1,17 +1,11 @@
 //! What no source has is removed as rsync removes it, and nothing else.
 
-use std::collections::BTreeMap;
-use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Duration;
 
 use ropewalk_model::Range;
-use ropewalk_store::{
-    Act, Adopt, FileSource, Filter, FilterRule, Keep, Part, Removed, Scan, Scanning, Sink as _,
-    Source as _, StoreError, TreeSink,
-};
+use ropewalk_store::{Adopt, Filter, Removed, Sink as _, Source as _, StoreError, TreeSink};
 
 mod support;
 use support::mirror::{clone, contents, filter, mirror, rsync, scan};

@@ -5,7 +5,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use ropewalk_store::{
-    Adopt, FileSource, Keep, Landed, Manifest, ManifestError, Owner, Part, Scan, Sink, TreeSink,
+    Adopt, FileSource, Filter, Keep, Landed, Manifest, ManifestError, Owner, Part, Scan, Sink,
+    TreeSink,
 };
 use rustix::fs::XattrFlags;
 
@@ -54,6 +55,15 @@ fn get(path: &Path, name: &str) -> Option<Vec<u8>> {
 
 /// Copies a tree with all that is kept of it.
 fn copy_all(from: &Path, to: &Path, update: bool) -> Landed {
+    copy_with(from, to, update, None)
+}
+
+/// The same, and removes what else is there.
+fn mirror_all(from: &Path, to: &Path) -> Landed {
+    copy_with(from, to, true, Some(Filter::default()))
+}
+
+fn copy_with(from: &Path, to: &Path, update: bool, removes: Option<Filter>) -> Landed {
     let scan = Scan::read_keeping(from, ALL).unwrap();
     assert_eq!(
         Manifest::decode(&scan.manifest.encode()).as_ref(),
@@ -65,6 +75,9 @@ fn copy_all(from: &Path, to: &Path, update: bool) -> Landed {
         true => TreeSink::update(to, &parts, ID, Adopt::All).unwrap(),
         false => TreeSink::create(to, &parts, ID, false).unwrap(),
     };
+    removes
+        .into_iter()
+        .for_each(|filter| sink.remove_extra(filter));
     pump(source.layout(), &source, &sink);
     sink.commit().unwrap();
     sink.landed()
@@ -268,7 +281,7 @@ fn links_that_stay_are_as_at_the_source() {
     assert_eq!(after.3, before.3, "it is not made again");
 }
 
-/// Folders that are there get what the source's folders have, DEST itself too, also where nothing else is to be done.
+/// Folders that are there get what the source's folders have, also where nothing else is to be done; of a mirror DEST itself, too.
 #[test]
 fn folders_that_were_there_are_as_at_the_source() {
     let (_keep, folder) = folder();
@@ -282,7 +295,12 @@ fn folders_that_were_there_are_as_at_the_source() {
             let path = root.join(path);
             let stat = path.metadata().unwrap();
             let owner = (stat.uid(), stat.gid(), stat.mode() & 0o7777);
-            (owner, stat.mtime(), get(&path, ACCESS), get(&path, "user.old"))
+            (
+                owner,
+                stat.mtime(),
+                get(&path, ACCESS),
+                get(&path, "user.old"),
+            )
         })
     };
     assert_eq!(seen(&to), seen(&from));
@@ -296,7 +314,11 @@ fn folders_that_were_there_are_as_at_the_source() {
         set_mode(&from.join(path), mode);
         set_times(&from.join(path), 1_000_000_000, 5);
     }
-    let landed = copy_all(&from, &to, true);
+    let before = seen(&to)[0].clone();
+    copy_all(&from, &to, true);
+    assert_eq!(seen(&to)[0], before);
+    assert_eq!(seen(&to)[1..], seen(&from)[1..]);
+    let landed = mirror_all(&from, &to);
     assert_eq!(seen(&to), seen(&from));
     assert_eq!((landed.owners_not_kept, landed.attributes_not_kept), (0, 0));
     // Something is put into each of them.
@@ -305,7 +327,7 @@ fn folders_that_were_there_are_as_at_the_source() {
         std::fs::write(from.join(path).join("new"), "new").unwrap();
     }
     set_mode(&from.join("d/e"), 0o555);
-    copy_all(&from, &to, true);
+    mirror_all(&from, &to);
     assert_eq!(seen(&to), seen(&from));
 }
 

@@ -186,7 +186,7 @@ fn the_first_obstacle_is_named() {
     let parts = [Part::whole(0, scan.manifest)];
     for _ in 0..5 {
         match TreeSink::update(&to, &parts, ID, Adopt::All) {
-            Err(StoreError::Exists { path, .. }) => assert_eq!(path, to.join("flat/f1277")),
+            Err(StoreError::InTheWay { path, .. }) => assert_eq!(path, to.join("flat/f1277")),
             other => panic!("{other:?}"),
         }
     }

@@ -111,7 +111,7 @@ fn special_files_of_the_destination() {
     let plain = TreeSink::update(&to, &parts(Keep::default()), &id(1), Adopt::All);
     let error = plain.map(|_| ()).unwrap_err();
     assert!(
-        matches!(error, StoreError::Exists { found: "pipe", .. }),
+        matches!(error, StoreError::InTheWay { found: "pipe", .. }),
         "{error}"
     );
     let sink = TreeSink::update(&to, &parts(ALL), &id(2), Adopt::All).unwrap();

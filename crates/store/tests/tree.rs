@@ -302,7 +302,7 @@ fn merge_conflicts_are_found_before_the_start() {
         let error =
             TreeSink::create(&to, &[Part::whole(0, Arc::clone(&manifest))], ID, false).unwrap_err();
         assert!(
-            matches!(&error, StoreError::Exists { path, .. } if *path == to.join(obstacle)),
+            matches!(&error, StoreError::InTheWay { path, .. } if *path == to.join(obstacle)),
             "{error}"
         );
         assert_eq!(snapshot(&to), before);

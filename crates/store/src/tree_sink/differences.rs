@@ -59,7 +59,7 @@ impl TreeSink {
         comparing: Comparing<'_>,
         filter: &Filter,
     ) -> Result<Preview, StoreError> {
-        let (mut tree, layout, _) = Tree::open(dest, parts, NO_ID)?;
+        let (mut tree, layout, _) = Tree::open(dest.into(), parts, NO_ID)?;
         let contents = comparing.contents;
         tree.compares = Compares {
             check: match contents {

@@ -163,7 +163,9 @@ impl Tree {
                 // Somebody else's folder cannot be given its time back, and needs no other mode.
                 if let Ok(folder) = opened {
                     let _ = before.restore(folder.as_fd());
-                    if entry.kept.owner.is_some() {
+                    // DEST itself is another one's folder, unless it is a mirror.
+                    let is_due = !entry.path.is_empty() || self.removes.get().is_some();
+                    if is_due && entry.kept.owner.is_some() {
                         *before = self.archive_folder(base, folder.as_fd(), object, entry)?;
                     }
                 }

@@ -5,7 +5,7 @@
 //! first byte. Only in folders that the sources have, as there: DEST itself never makes way, nor does what lies beside sources.
 
 use std::collections::HashSet;
-use std::os::fd::{AsFd as _, BorrowedFd};
+use std::os::fd::BorrowedFd;
 use std::time::Instant;
 
 use rustix::fs::{FileType, Mode, OFlags, Stat};
