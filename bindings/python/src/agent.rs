@@ -1,7 +1,7 @@
 //! An agent in the interpreter's process, and memory that it is lent.
 
 use std::path::PathBuf;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use pyo3::prelude::*;
 use ropewalk::{AgentOptions, Buffer};
@@ -11,8 +11,17 @@ use crate::memory::Memory;
 use crate::transfer::lock;
 
 /// An agent of this process.
+///
+/// The lock is held for moments only, and never while code of Python may run or another thread is waited for: that would stop the interpreter.
 #[pyclass(frozen)]
-pub(crate) struct Agent(Mutex<Option<ropewalk::Agent>>);
+pub(crate) struct Agent(Mutex<Option<Arc<ropewalk::Agent>>>);
+
+impl Agent {
+    fn get(&self) -> PyResult<Arc<ropewalk::Agent>> {
+        let agent = lock(&self.0).clone();
+        agent.ok_or_else(|| misuse("this agent was stopped"))
+    }
+}
 
 #[pymethods]
 impl Agent {
@@ -39,34 +48,31 @@ impl Agent {
         let agent = py
             .detach(|| ropewalk::Agent::start(options))
             .map_err(raise)?;
-        Ok(Self(Mutex::new(Some(agent))))
+        Ok(Self(Mutex::new(Some(Arc::new(agent)))))
     }
 
     fn addresses(&self) -> Vec<String> {
-        let agent = lock(&self.0);
-        let addresses = agent.iter().flat_map(ropewalk::Agent::addresses);
+        let agent = lock(&self.0).clone();
+        let addresses = agent.iter().flat_map(|agent| agent.addresses());
         addresses.map(ToString::to_string).collect()
     }
 
     fn lend(&self, name: &str, memory: &Bound<'_, PyAny>, writable: bool) -> PyResult<Lent> {
-        let agent = lock(&self.0);
-        let agent = agent
-            .as_ref()
-            .ok_or_else(|| misuse("this agent was stopped"))?;
         let lent = Lent::new(memory, writable)?;
+        let agent = self.get()?;
         agent.lend(name, lent.buffer.clone()).map_err(raise)?;
         Ok(lent)
     }
 
     fn withdraw(&self, name: &str) -> bool {
-        let agent = lock(&self.0);
-        agent
-            .as_ref()
-            .is_some_and(|agent| agent.withdraw(name).is_some())
+        self.get().is_ok_and(|agent| agent.withdraw(name).is_some())
     }
 
     fn stop(&self, py: Python<'_>) -> PyResult<()> {
-        let stop = || lock(&self.0).take().map_or(Ok(()), ropewalk::Agent::stop);
+        let agent = lock(&self.0).take();
+        // A call of another thread that has it still ends it, too.
+        let agent = agent.and_then(Arc::into_inner);
+        let stop = || agent.map_or(Ok(()), ropewalk::Agent::stop);
         py.detach(stop).map_err(raise)
     }
 }

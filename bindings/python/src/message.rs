@@ -94,7 +94,7 @@ impl MessageSocket {
     fn send(&self, py: Python<'_>, message: PyBuffer<u8>) -> PyResult<()> {
         // Threads of Python may write the memory while it is sent; a copy of a short message costs little.
         let message = message.to_vec(py)?;
-        py.detach(|| self.0.send(&message)).map_err(raise)
+        interruptible(py, |goes_on| self.0.send_while(&message, goes_on))
     }
 
     fn send_start(&self, py: Python<'_>, message: PyBuffer<u8>) -> PyResult<u64> {
@@ -128,7 +128,7 @@ impl MessageSocket {
     }
 
     fn finish_sending(&self, py: Python<'_>) -> PyResult<()> {
-        py.detach(|| self.0.finish_sending()).map_err(raise)
+        interruptible(py, |goes_on| self.0.finish_sending_while(goes_on))
     }
 
     fn close(&self, py: Python<'_>) {
@@ -137,6 +137,25 @@ impl MessageSocket {
 
     fn fileno(&self) -> i32 {
         self.0.as_fd().as_raw_fd()
+    }
+}
+
+/// Calls something that asks from time to time whether it goes on; Python's signals end it.
+fn interruptible(
+    py: Python<'_>,
+    call: impl FnOnce(&mut dyn FnMut() -> bool) -> Result<(), ropewalk::Error> + Send,
+) -> PyResult<()> {
+    let mut raised = None;
+    let ended = py.detach(|| {
+        call(&mut || {
+            let signals = Python::attach(|py| py.check_signals());
+            raised = signals.err();
+            raised.is_none()
+        })
+    });
+    match raised {
+        Some(raised) => Err(raised),
+        None => ended.map_err(raise),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use pyo3::prelude::*;
@@ -29,7 +29,8 @@ type Held<'py> = (u64, u64, Bound<'py, PyAny>, u64, bool);
 
 #[pyclass(frozen)]
 pub(crate) struct RegionServer {
-    server: Mutex<Option<ropewalk::RegionServer>>,
+    /// The locks are held for moments only, as that of an agent.
+    server: Mutex<Option<Arc<ropewalk::RegionServer>>>,
     /// Memory by name of the region.
     lent: Mutex<Vec<(String, Lent)>>,
 }
@@ -41,6 +42,20 @@ impl Drop for RegionServer {
     }
 }
 
+impl RegionServer {
+    /// Releases memory of regions; what is released may run code of Python, so no lock is held then.
+    fn release(&self, is_over: impl Fn(&str) -> bool) {
+        let mut lent = lock(&self.lent);
+        let (over, rest) = std::mem::take(&mut *lent)
+            .into_iter()
+            .partition(|(of, _)| is_over(of));
+        *lent = rest;
+        drop(lent);
+        let over: Vec<(String, Lent)> = over;
+        drop(over);
+    }
+}
+
 #[pymethods]
 impl RegionServer {
     #[new]
@@ -48,14 +63,14 @@ impl RegionServer {
         let options = options(token, plain, None)?;
         let server = ropewalk::RegionServer::bind(&addresses(&listen)?, &options);
         Ok(Self {
-            server: Mutex::new(Some(server.map_err(raise)?)),
+            server: Mutex::new(Some(Arc::new(server.map_err(raise)?))),
             lent: Mutex::default(),
         })
     }
 
     fn addresses(&self) -> Vec<String> {
-        let server = lock(&self.server);
-        let all = server.iter().flat_map(ropewalk::RegionServer::addresses);
+        let server = lock(&self.server).clone();
+        let all = server.iter().flat_map(|server| server.addresses());
         all.map(|address| address.to_string()).collect()
     }
 
@@ -97,28 +112,30 @@ impl RegionServer {
             };
             exposed.push(if is_owned { one.owned() } else { one });
         }
-        let server = lock(&self.server);
-        let server = server
-            .as_ref()
-            .ok_or_else(|| misuse("this server was closed"))?;
+        let server = lock(&self.server).clone();
+        let server = server.ok_or_else(|| misuse("this server was closed"))?;
         py.detach(|| server.serve(name, size, rule, exposed))
             .map_err(raise)?;
         lock(&self.lent).extend(lent);
+        // Closed meanwhile, it has no memory to keep.
+        if lock(&self.server).is_none() {
+            py.detach(|| drop(server));
+            self.release(|_| true);
+        }
         Ok(())
     }
 
     fn withdraw(&self, py: Python<'_>, name: &str) -> PyResult<bool> {
-        let withdrawn = py.detach(|| match lock(&self.server).as_ref() {
-            Some(server) => server.withdraw(name),
-            None => Ok(false),
-        });
-        lock(&self.lent).retain(|(of, _)| of != name);
+        let server = lock(&self.server).clone();
+        let withdrawn = py.detach(|| server.map_or(Ok(false), |server| server.withdraw(name)));
+        self.release(|of| of == name);
         withdrawn.map_err(raise)
     }
 
     fn close(&self, py: Python<'_>) {
-        py.detach(|| drop(lock(&self.server).take()));
-        lock(&self.lent).clear();
+        let server = lock(&self.server).take();
+        py.detach(|| drop(server));
+        self.release(|_| true);
     }
 }
 
@@ -157,8 +174,10 @@ impl Region {
     }
 
     fn get<'py>(&self, py: Python<'py>, start: u64, end: u64) -> PyResult<Bound<'py, PyBytes>> {
-        let bytes = py.detach(|| self.0.get(start..end)).map_err(raise)?;
-        Ok(PyBytes::new(py, &bytes))
+        let ranges = std::slice::from_ref(&(start..end)).to_vec();
+        let mut get = py.detach(|| self.0.get_start(&ranges)).map_err(raise)?;
+        let bytes = waited(py, None, |most| get.wait_for(most).transpose())?;
+        Ok(PyBytes::new(py, &bytes.unwrap_or_default()))
     }
 
     fn get_into(&self, py: Python<'_>, offset: u64, into: &Bound<'_, PyAny>) -> PyResult<()> {
@@ -181,7 +200,14 @@ impl Region {
     fn put(&self, py: Python<'_>, offset: u64, data: &Bound<'_, PyAny>) -> PyResult<()> {
         // Threads of Python may write the memory while it is sent.
         let data = Memory::readable(data)?.copy(py, 0, usize::MAX);
-        py.detach(|| self.0.put(offset, &data)).map_err(raise)
+        let mut put = py
+            .detach(|| self.0.put_start(offset, data))
+            .map_err(raise)?;
+        waited(py, None, |most| match put.wait_for(most) {
+            Ok(false) => None,
+            ended => Some(ended),
+        })?;
+        Ok(())
     }
 
     fn put_start(&self, py: Python<'_>, offset: u64, data: &Bound<'_, PyAny>) -> PyResult<()> {

@@ -278,7 +278,42 @@ class Messages(unittest.TestCase):
             ropewalk.MessageListener(["127.0.0.1:0"], token=ropewalk.new_token()).accept(0)
 
 
+    def test_interrupts_end_a_send(self) -> None:
+        own, other = self.pair()
+
+        def interrupt(number: int, frame: object) -> None:
+            raise KeyboardInterrupt
+
+        before = signal.signal(signal.SIGALRM, interrupt)
+        self.addCleanup(signal.signal, signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_REAL, 0.3)
+        # More than the peer keeps for a program that does not receive.
+        with self.assertRaises(KeyboardInterrupt):
+            own.send(bytes(40 * MIB))
+        own.send_start(bytes(40 * MIB))
+        signal.setitimer(signal.ITIMER_REAL, 0.3)
+        with self.assertRaises(KeyboardInterrupt):
+            own.finish_sending()
+        self.assertEqual(other.receive(40 * MIB, timeout=30), bytes(40 * MIB))
+
+
 class Regions(Folder):
+    def test_threads_serve_at_once(self) -> None:
+        with ropewalk.RegionServer(token=ropewalk.new_token()) as server:
+
+            def serve(number: int) -> None:
+                for at in range(100):
+                    server.serve(f"{number}-{at}", 100, [(0, 100, bytearray(100))])
+                    server.withdraw(f"{number}-{at}")
+
+            # One that waits for ever would keep the interpreter from ending, too.
+            threads = [threading.Thread(target=serve, args=(number,), daemon=True) for number in range(4)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join(60)
+                self.assertFalse(thread.is_alive())
+
     def test_ranges_are_read_and_written(self) -> None:
         token = ropewalk.new_token()
         data = os.urandom(2 * MIB)

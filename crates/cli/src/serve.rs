@@ -121,7 +121,9 @@ enum Input {
 /// The folder of the queue.
 fn folder(given: Option<&Path>) -> Result<PathBuf> {
     match given {
-        Some(given) => Ok(given.to_owned()),
+        // Runs have the folders of their commands.
+        Some(given) => std::path::absolute(given)
+            .with_context(|| format!("cannot find the folder of {}", given.display())),
         None => remembering_file("auto".as_ref(), "queue")
             .context("there is no home folder for the queue; name one with --state"),
     }
@@ -281,6 +283,7 @@ impl Server {
     fn tick(&mut self) {
         self.queue.tick(sys::now_unix());
         self.runner.send_shares();
+        self.runner.kill_late();
         self.waiters.retain(|(_, visitor)| !door::has_gone(visitor));
     }
 

@@ -126,3 +126,23 @@ fn what_a_command_read_is_kept() {
         .assert_status(1)
         .assert_says("split it, or run it without --detach");
 }
+
+/// The folder of the queue may be named from the folder that `serve` was started in; runs have the folders of their commands.
+#[test]
+fn the_queue_may_be_in_a_relative_folder() {
+    let place = Place::new();
+    let elsewhere = place.path("elsewhere");
+    std::fs::create_dir(&elsewhere).unwrap();
+    std::fs::write(elsewhere.join("data"), bytes(5000, 3)).unwrap();
+    let _serving = Serving::start(&place, &["--state", "state"]);
+    let mut command = place.command();
+    let handed = command
+        .current_dir(&elsewhere)
+        .args(["copy", "--detach", "data", "copy"]);
+    assert!(handed.status().unwrap().success());
+    place.run(&["queue", "--wait", "1"]).assert_status(0);
+    assert_eq!(
+        std::fs::read(elsewhere.join("copy")).unwrap(),
+        bytes(5000, 3)
+    );
+}

@@ -62,6 +62,28 @@ pub struct RailReport {
     pub bytes_per_second: Option<f64>,
 }
 
+/// How often a wait asks whether it goes on.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// Waits until a time, or as long as it goes on.
+fn in_steps(
+    until: Option<Instant>,
+    goes_on: &mut dyn FnMut() -> bool,
+    mut wait: impl FnMut(Option<Instant>) -> Result<(), MessageError>,
+) -> Result<(), MessageError> {
+    loop {
+        let step = Instant::now() + LOOK_EVERY;
+        let is_last = until.is_some_and(|until| until <= step);
+        match wait(if is_last { until } else { Some(step) }) {
+            Err(MessageError::Deadline) if !is_last => match goes_on() {
+                true => {}
+                false => return Err(MessageError::Cancelled),
+            },
+            ended => return ended,
+        }
+    }
+}
+
 impl MessageSocket {
     /// Connects to a [`Listener`](crate::Listener): rail i goes from the i-th local address of the options to the
     /// i-th address, all at once. One rail must work, within 2 s and [`Options::deadline`]; the others are waited for
@@ -165,6 +187,18 @@ impl MessageSocket {
     /// [`MessageError::Deadline`]: the message is cancelled, the peer may have it all the same.
     /// [`MessageError::Closed`], [`MessageError::PeerClosed`], [`MessageError::PeerLost`].
     pub fn send(&self, bytes: &[u8]) -> Result<(), MessageError> {
+        self.send_while(bytes, &mut || true)
+    }
+
+    /// As [`send`](Self::send); the message is cancelled when `goes_on`, which is asked ten times a second, says so.
+    ///
+    /// # Errors
+    /// As [`send`](Self::send), and [`MessageError::Cancelled`].
+    pub fn send_while(
+        &self,
+        bytes: &[u8],
+        goes_on: &mut dyn FnMut() -> bool,
+    ) -> Result<(), MessageError> {
         let until = self.until();
         // SAFETY: `Lent` takes it back when this function returns, whichever way.
         let source = Arc::new(unsafe { Source::lent(bytes) });
@@ -174,9 +208,9 @@ impl MessageSocket {
         let length = bytes.len() as u64;
         let way = |state: &mut State| self.way(state, length, Some(&measured));
         let message = self.session.start(way, length, &source, until)?;
-        let result = self.wait_until(message, until);
+        let result = in_steps(until, goes_on, |until| self.wait_until(message, until));
         match (&result, measured.get()) {
-            (Err(MessageError::Deadline), _) => self.cancel(message),
+            (Err(MessageError::Deadline | MessageError::Cancelled), _) => self.cancel(message),
             (Ok(()), Some(several)) => {
                 let sample = Sample {
                     size: length,
@@ -433,19 +467,35 @@ impl MessageSocket {
     /// # Errors
     /// As [`send`](Self::send).
     pub fn finish_sending(&self) -> Result<(), MessageError> {
-        let until = self.until();
+        self.finish_sending_while(&mut || true)
+    }
+
+    /// As [`finish_sending`](Self::finish_sending), and waits no longer when `goes_on`, which is asked ten times a second, says so; it may be called again.
+    ///
+    /// # Errors
+    /// As [`send_while`](Self::send_while).
+    pub fn finish_sending_while(
+        &self,
+        goes_on: &mut dyn FnMut() -> bool,
+    ) -> Result<(), MessageError> {
         let mut state = self.session.state();
-        state.sender.end();
-        self.session.more_work(&mut state);
-        loop {
-            if state.sender.unfinished() == 0 {
-                return Ok(());
-            }
-            if let Some(error) = self.session.verdict(&state) {
-                return Err(error);
-            }
-            state = self.session.wait(state, until)?;
+        if !state.sender.is_ended() {
+            state.sender.end();
+            self.session.more_work(&mut state);
         }
+        drop(state);
+        in_steps(self.until(), goes_on, |until| {
+            let mut state = self.session.state();
+            loop {
+                if state.sender.unfinished() == 0 {
+                    return Ok(());
+                }
+                if let Some(error) = self.session.verdict(&state) {
+                    return Err(error);
+                }
+                state = self.session.wait(state, until)?;
+            }
+        })
     }
 
     /// Ends the socket from any thread: every call that waits returns [`MessageError::Closed`], the peer learns of it.

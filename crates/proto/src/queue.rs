@@ -86,6 +86,9 @@ pub struct Summary {
     pub transfer: String,
     /// As in the report.
     pub outcome: String,
+    /// Bytes that it was to move.
+    #[serde(default)]
+    pub wanted_bytes: u64,
     /// Bytes that it moved and that are safe at destinations.
     pub delivered_bytes: u64,
     /// How long it took.
@@ -100,6 +103,7 @@ impl Summary {
         Self {
             transfer: report.transfer.clone(),
             outcome: row.map_or("", |row| row.1).to_owned(),
+            wanted_bytes: report.wanted_bytes,
             delivered_bytes: report.delivered_bytes,
             seconds: report.seconds,
         }
@@ -354,7 +358,12 @@ impl Queue {
             Ran::Cancelled => self.end(id, End::Cancelled, now),
             _ if is_cancelled => self.end(id, End::Cancelled, now),
             Ran::Interrupted => {
-                job.state = State::Waiting { not_before: 0 };
+                // This master has not stopped it: what has, as a program that ends large processes, may do so again.
+                let not_before = match self.is_closing {
+                    true => 0,
+                    false => now + PAUSE_MIN,
+                };
+                job.state = State::Waiting { not_before };
                 self.actions.push_back(Action::Keep(id));
             }
             Ran::Failed {

@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, RwLock};
 use ropewalk_message::{Listener, MessageError, MessageSocket, Options};
 use ropewalk_model::Range;
 use ropewalk_proto::region::frame::{
@@ -61,7 +61,8 @@ struct Served {
     signals: Mutex<Signals<Wait>>,
     /// For waits of this program.
     signalled: Condvar,
-    is_withdrawn: AtomicBool,
+    /// Read by each put until its bytes are written: what is acknowledged is there when the region's files are synced.
+    is_withdrawn: RwLock<bool>,
 }
 
 /// A wait of an origin.
@@ -133,7 +134,7 @@ impl RegionServer {
             parts,
             signals: Mutex::default(),
             signalled: Condvar::new(),
-            is_withdrawn: AtomicBool::new(false),
+            is_withdrawn: RwLock::new(false),
         };
         regions.insert(name.to_owned(), Arc::new(served));
         Ok(())
@@ -147,8 +148,11 @@ impl RegionServer {
         let Some(served) = self.inner.regions.lock().remove(name) else {
             return Ok(false);
         };
-        served.is_withdrawn.store(true, Ordering::Release);
+        *served.is_withdrawn.write() = true;
+        // With the lock: who has seen that it is served waits by then.
+        let signals = served.signals.lock();
         served.signalled.notify_all();
+        drop(signals);
         served.parts.sync()?;
         Ok(true)
     }
@@ -178,7 +182,7 @@ impl RegionServer {
             if value >= at_least {
                 return Ok(Some(value));
             }
-            if served.is_withdrawn.load(Ordering::Acquire) {
+            if *served.is_withdrawn.read() {
                 return Err(unknown());
             }
             match until {
@@ -368,17 +372,22 @@ fn serve(inner: &Inner, served: &Served, answers: &mut Answers<'_>) -> Result<()
             Err(error) => return Err(error.into()),
         };
         let frame = Frame::decode(&message).map_err(|_| Ended::Protocol)?;
-        if served.is_withdrawn.load(Ordering::Acquire) {
+        if *served.is_withdrawn.read() {
             return Err(Ended::Socket);
         }
         match frame {
             Frame::Get { id, parts } => get(served, answers, id, &parts)?,
             Frame::Put { id, parts, bytes } => {
                 let own = &served.parts;
+                let is_withdrawn = served.is_withdrawn.read();
+                if *is_withdrawn {
+                    return Err(Ended::Socket);
+                }
                 let written = own
                     .served
                     .check_put(&parts)
                     .and_then(|()| own.write(&parts, bytes));
+                drop(is_withdrawn);
                 match written {
                     Ok(()) => answers.send(Frame::Done { id }.encode())?,
                     Err(refusal) => answers.refuse(id, refusal)?,

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use ropewalk_agent::AgentConfig;
 use ropewalk_proto::tunnel::Permitted;
@@ -79,7 +80,10 @@ impl Agent {
                 // A dropped agent stops, too.
                 drop(stopped.await);
             };
-            Ok(runtime.block_on(agent.serve(until))?)
+            let served = runtime.block_on(agent.serve(until));
+            // A call on a file system that does not answer does not return.
+            runtime.shutdown_timeout(CALLS_TIME_MAX);
+            Ok(served?)
         };
         let thread = std::thread::Builder::new().name("ropewalk-agent".into());
         let thread = thread.spawn(serve).map_err(no_thread)?;
@@ -136,6 +140,9 @@ impl Drop for Agent {
         drop(self.end());
     }
 }
+
+/// Transfers have ended before: what is left is at most a call of the system.
+const CALLS_TIME_MAX: Duration = Duration::from_secs(10);
 
 pub(crate) fn runtime() -> Result<tokio::runtime::Runtime, Error> {
     let mut builder = tokio::runtime::Builder::new_multi_thread();

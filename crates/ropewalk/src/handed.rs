@@ -2,7 +2,7 @@
 
 use ropewalk_master::{Cancel, JobError, StandingMaster, job_key, report_of};
 use ropewalk_proto::control::{ServeOption, ServeSubmit};
-use ropewalk_proto::report::{Event, Outcome, Report};
+use ropewalk_proto::report::{ErrorKind, Event, Outcome, Report};
 
 use crate::Error;
 use crate::error::Fault;
@@ -31,7 +31,16 @@ impl Job {
             priority: 0,
         };
         let master = &self.master;
-        let job = master.submit(&submission).await?;
+        let job = tokio::select! {
+            job = master.submit(&submission) => job?,
+            // Nothing takes its answer: should the job be taken all the same, it is ended.
+            () = cancel.cancelled() => {
+                let text = format!("cancelled while the job was handed over; {} may have it: see `ropewalk queue`", master.at);
+                let mut fault = Fault::new(text);
+                fault.kind = Some(ErrorKind::Interrupted);
+                return Err(Error::Input(fault));
+            }
+        };
         on_event(Event::HandedOver {
             job,
             at: master.at.to_string(),

@@ -114,6 +114,18 @@ impl MessageSocket {
         Ok(self.0.socket().send(message)?)
     }
 
+    /// As [`MessageSocket::send`]; the message is cancelled when `goes_on`, which is asked ten times a second, says so.
+    ///
+    /// # Errors
+    /// As [`MessageSocket::send`], and [`Error::Input`] when it was cancelled.
+    pub fn send_while(
+        &self,
+        message: &[u8],
+        goes_on: &mut dyn FnMut() -> bool,
+    ) -> Result<(), Error> {
+        Ok(self.0.socket().send_while(message, goes_on)?)
+    }
+
     /// Begins to send a message and gives its number. Waits only while 1024 are on their way; they arrive in the order they were begun.
     ///
     /// # Errors
@@ -177,6 +189,14 @@ impl MessageSocket {
     /// As [`MessageSocket::send`].
     pub fn finish_sending(&self) -> Result<(), Error> {
         Ok(self.0.socket().finish_sending()?)
+    }
+
+    /// As [`MessageSocket::finish_sending`], and waits no longer when `goes_on`, which is asked ten times a second, says so.
+    ///
+    /// # Errors
+    /// As [`MessageSocket::send_while`].
+    pub fn finish_sending_while(&self, goes_on: &mut dyn FnMut() -> bool) -> Result<(), Error> {
+        Ok(self.0.socket().finish_sending_while(goes_on)?)
     }
 
     /// Closes the socket: what the peer does not have is given up.

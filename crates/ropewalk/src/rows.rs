@@ -164,7 +164,8 @@ impl FromStr for Row {
 /// [`RowTransfer::transfer`] never waits, for event loops: the transfer has a descriptor ([`AsFd`]) that is readable when there is something
 /// to look at. Threads call [`RowTransfer::wait`]. After an error that may pass the same calls continue the transfer with the same rows.
 ///
-/// Rows that are scheduled while it runs join it once bytes move: a node that has data helps at once. Rows of one node cannot grow.
+/// Rows that are scheduled while it runs join it once bytes move: a node that has data helps at once. Readers that come too late for that get
+/// their bytes from the same writers after it, before the report, which is then that of these rows. Rows of one node cannot grow.
 pub struct RowTransfer {
     spec: TransferSpec,
     // Rows that no transfer has yet.
@@ -176,9 +177,15 @@ pub struct RowTransfer {
     uses_ssh: bool,
     cancel: Cancel,
     running: Option<Running>,
-    joining: Option<JoinHandle<Result<Vec<Joined>, MembersError>>>,
+    joining: Option<Party>,
     // Of the last transfer that has ended.
     sent: u64,
+}
+
+/// Rows whose nodes are to take part in a running transfer.
+struct Party {
+    rows: Vec<ropewalk_model::Row>,
+    thread: JoinHandle<Result<Vec<Joined>, MembersError>>,
 }
 
 impl fmt::Debug for RowTransfer {
@@ -372,15 +379,37 @@ impl RowTransfer {
         let Some(running) = &mut self.running else {
             return Ok(None);
         };
-        let ended = running.wait_for(most);
-        if let Ok(None) = ended {
+        if !running.wait_end(most) {
             return Ok(None);
         }
+        if let Some(party) = self.joining.take_if(|_| running.is_done()) {
+            if !party.thread.is_finished() {
+                // Whether its rows are delivered, too, is not known before.
+                self.joining = Some(party);
+                std::thread::sleep(most.min(LOOK_EVERY));
+                return Ok(None);
+            }
+            self.joined(party)?;
+        }
+        let Some(running) = &mut self.running else {
+            return Ok(None);
+        };
+        let ended = running.poll();
         self.sent = running.data_sent();
         self.running = None;
-        self.joining = None;
+        let joining = self.joining.take();
+        self.spec
+            .rows
+            .extend(joining.into_iter().flat_map(|party| party.rows));
         if ended.is_ok() {
-            self.spec = TransferSpec::default();
+            let done = mem::take(&mut self.spec);
+            // A standing master has these in its next job.
+            if self.master.is_none() && self.fresh.iter().any(|row| row.role == Role::Reader) {
+                let writers = done.rows.into_iter().filter(|row| row.role == Role::Writer);
+                self.fresh.splice(0..0, writers);
+                self.start()?;
+                return Ok(None);
+            }
         }
         ended
     }
@@ -444,14 +473,8 @@ impl RowTransfer {
 
     /// Adds the nodes of new rows to the running transfer, in a thread: they have to be reached first.
     fn admit(&mut self) -> Result<(), Error> {
-        if let Some(joining) = self.joining.take_if(|joining| joining.is_finished()) {
-            let joined = joining
-                .join()
-                .map_err(|_| Error::Bug(Fault::new("a thread panicked while nodes were reached")))?
-                .map_err(not_admitted)?;
-            if let Some(error) = joined.into_iter().find_map(|joined| joined.error) {
-                return Err(not_admitted(error));
-            }
+        if let Some(party) = self.joining.take_if(|party| party.thread.is_finished()) {
+            self.joined(party)?;
         }
         let Some(running) = self.running.as_ref().filter(|_| {
             // One group of nodes after the other.
@@ -464,12 +487,39 @@ impl RowTransfer {
             ..TransferSpec::default()
         };
         let nodes = rows::nodes(&added, |at| self.reach(&added, at));
-        self.spec.rows.extend(added.rows);
         let members = running.members().clone();
         let join = move || members.join(Joining { nodes, token: None });
         let thread = std::thread::Builder::new().name("ropewalk-join".into());
-        self.joining = Some(thread.spawn(join).map_err(crate::agent::no_thread)?);
-        Ok(())
+        match thread.spawn(join) {
+            Ok(thread) => {
+                let rows = added.rows;
+                self.joining = Some(Party { rows, thread });
+                Ok(())
+            }
+            Err(error) => {
+                self.fresh = added.rows;
+                Err(crate::agent::no_thread(error))
+            }
+        }
+    }
+
+    /// Nodes take part from now on, or not.
+    fn joined(&mut self, party: Party) -> Result<(), Error> {
+        let Party { rows, thread } = party;
+        let joined = thread
+            .join()
+            .map_err(|_| Error::Bug(Fault::new("a thread panicked while nodes were reached")))?;
+        if let Err(MembersError::Ended | MembersError::Waiting(_) | MembersError::Busy) = joined {
+            // They are tried again.
+            self.fresh.splice(0..0, rows);
+            return Ok(());
+        }
+        self.spec.rows.extend(rows);
+        let joined = joined.map_err(not_admitted)?;
+        match joined.into_iter().find_map(|joined| joined.error) {
+            Some(error) => Err(not_admitted(error)),
+            None => Ok(()),
+        }
     }
 }
 

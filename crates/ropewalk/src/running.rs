@@ -145,7 +145,7 @@ impl Running {
     pub(crate) fn follow(job: Job, cancel: Cancel) -> Result<Self, Error> {
         let (leave, left) = oneshot::channel();
         let switch = cancel.clone();
-        let run = move |runtime: Runtime, shared: &Shared| {
+        let run = move |runtime: &Runtime, shared: &Shared| {
             let followed = job.follow(switch, |event| shared.handle_event(event));
             runtime.block_on(async {
                 tokio::select! {
@@ -162,7 +162,7 @@ impl Running {
         cancel: Cancel,
         members: Members,
         leave: Option<oneshot::Sender<()>>,
-        run: impl FnOnce(Runtime, &Shared) -> Result<Report, Error> + Send + 'static,
+        run: impl FnOnce(&Runtime, &Shared) -> Result<Report, Error> + Send + 'static,
     ) -> Result<Self, Error> {
         let runtime = runtime()?;
         let (bell, ringer) = UnixStream::pair().map_err(no_descriptor)?;
@@ -175,7 +175,9 @@ impl Running {
         let ending = Ending(shared.clone());
         let run = move || {
             let ending = ending;
-            let result = run(runtime, &ending.0);
+            let result = run(&runtime, &ending.0);
+            // Calls that do not return, as of a name server or a dead file system, hold up nothing.
+            runtime.shutdown_background();
             let report = match &result {
                 Ok(report) => Some(Box::new(report.clone())),
                 Err(error) => error.fault().report.clone(),
@@ -230,24 +232,10 @@ impl Running {
     /// # Errors
     /// As [`Running::poll`].
     pub fn wait_for(&mut self, most: Duration) -> Result<Option<Report>, Error> {
-        let end = Instant::now().checked_add(most);
-        let mut state = self.shared.lock();
-        while !state.has_ended {
-            let left = end.map(|end| end.saturating_duration_since(Instant::now()));
-            if left == Some(Duration::ZERO) {
-                return Ok(None);
-            }
-            let changed = &self.shared.changed;
-            state = match left {
-                Some(left) => changed
-                    .wait_timeout(state, left)
-                    .map(|(state, _)| state)
-                    .unwrap_or_else(|poisoned| poisoned.into_inner().0),
-                None => changed.wait(state).unwrap_or_else(PoisonError::into_inner),
-            };
+        if !self.wait_end(most) {
+            return Ok(None);
         }
-        let result = state.result.take();
-        drop(state);
+        let result = self.shared.lock().result.take();
         match (result, self.thread.take()) {
             (Some(result), thread) => {
                 drop(thread.map(JoinHandle::join));
@@ -262,6 +250,27 @@ impl Running {
                 )))
             }
         }
+    }
+
+    /// Waits for the end, at most so long; whether it has come.
+    pub(crate) fn wait_end(&self, most: Duration) -> bool {
+        let end = Instant::now().checked_add(most);
+        let mut state = self.shared.lock();
+        while !state.has_ended {
+            let left = end.map(|end| end.saturating_duration_since(Instant::now()));
+            if left == Some(Duration::ZERO) {
+                return false;
+            }
+            let changed = &self.shared.changed;
+            state = match left {
+                Some(left) => changed
+                    .wait_timeout(state, left)
+                    .map(|(state, _)| state)
+                    .unwrap_or_else(|poisoned| poisoned.into_inner().0),
+                None => changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+            };
+        }
+        true
     }
 
     /// Waits for the end.
@@ -280,6 +289,11 @@ impl Running {
     /// Ends the transfer within a second; the end is to be awaited.
     pub fn cancel(&self) {
         self.cancel.cancel();
+    }
+
+    /// Whether it has ended well, and that was not taken yet.
+    pub(crate) fn is_done(&self) -> bool {
+        matches!(self.shared.lock().result, Some(Ok(_)))
     }
 
     /// Whether bytes move, so that nodes can join.

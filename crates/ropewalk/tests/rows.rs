@@ -127,6 +127,37 @@ fn rows_join_a_running_transfer() {
     assert_eq!(scene.read("copy"), vec![9; LEN as usize]);
 }
 
+/// A reader whose row is scheduled as the transfer ends gets its bytes from the same writers, before the report.
+#[test]
+fn rows_that_come_too_late_are_not_lost() {
+    const LEN: u64 = 100_000;
+    let scene = Scene::new(4);
+    fs::write(scene.path.join("data"), vec![9; LEN as usize]).unwrap();
+    let mut transfer = scene.transfer();
+    transfer.schedule(scene.writer(0, "data", LEN));
+    transfer.schedule(scene.reader(1, "copy", LEN));
+    transfer.transfer().unwrap();
+    let is_end = |event: &Event| matches!(event, Event::Ended { .. });
+    while !transfer.events().iter().any(is_end) {
+        let descriptor = transfer.descriptor().unwrap();
+        let mut polled = [PollFd::from_borrowed_fd(descriptor, PollFlags::IN)];
+        poll(&mut polled, None).unwrap();
+    }
+    // The first is about to join what has ended, the second has not begun to.
+    transfer.schedule(scene.reader(2, "late", LEN));
+    assert!(transfer.transfer().unwrap().is_none());
+    transfer.schedule(scene.reader(3, "later", LEN));
+    let report = transfer.wait().unwrap();
+    assert_eq!(report.delivered_bytes, 2 * LEN);
+    for copy in ["copy", "late", "later"] {
+        assert_eq!(scene.read(copy), vec![9; LEN as usize], "{copy}");
+    }
+    // Nothing is left over for the next one.
+    transfer.schedule(scene.writer(0, "data", 10));
+    transfer.schedule(scene.reader(1, "other", 10));
+    assert_eq!(transfer.wait().unwrap().delivered_bytes, 10);
+}
+
 /// An error that passes leaves the rows as they are: the same call continues, and a finished transfer begins another one.
 #[test]
 fn the_same_call_continues() {

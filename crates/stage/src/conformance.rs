@@ -52,6 +52,9 @@ struct Case {
     block: usize,
     mtu: u32,
     flow: Flow,
+    buffers: usize,
+    // Of each sender over Rbudp.
+    rate: ByteRate,
 }
 
 impl Case {
@@ -62,6 +65,8 @@ impl Case {
             block,
             mtu: 1500,
             flow: Flow::Credit,
+            buffers: BUFFERS,
+            rate: ByteRate(200_000_000),
         }
     }
 
@@ -128,7 +133,7 @@ impl Case {
         }
         let settings = datagrams::Settings {
             is_watched: self.lane == Lane::Rapid,
-            rate: (self.lane == Lane::Rbudp).then_some(ByteRate(200_000_000)),
+            rate: (self.lane == Lane::Rbudp).then_some(self.rate),
             flow: self.flow,
             block: self.block as u32,
         };
@@ -149,7 +154,7 @@ impl Case {
             inputs,
             outputs,
             block: self.block,
-            buffers: BUFFERS,
+            buffers: self.buffers,
             deal: Deal::Random,
             seed: 1,
         })
@@ -234,8 +239,12 @@ fn contents(len: usize, seed: u64) -> Vec<u8> {
     (0..len).map(|_| next()).collect()
 }
 
-/// Two processes that read files, each with an edge to one that writes a file; gives the states and what was written.
-fn run(case: Case, files: [Vec<u8>; 2], fates: [Option<Fate>; 2]) -> (Vec<Ended>, Vec<u8>) {
+/// Processes that read files, each with an edge to one that writes a file; gives the states and what was written.
+fn run<const N: usize>(
+    case: Case,
+    files: [Vec<u8>; N],
+    fates: [Option<Fate>; N],
+) -> (Vec<Ended>, Vec<u8>) {
     let mut running = Vec::new();
     let mut receiving = Vec::new();
     for (number, (content, fate)) in (1..).zip(files.into_iter().zip(fates)) {
@@ -296,8 +305,8 @@ fn run(case: Case, files: [Vec<u8>; 2], fates: [Option<Fate>; 2]) -> (Vec<Ended>
 }
 
 /// Checks that every block was written once; gives the bytes that were sent again.
-fn passes(case: Case, lens: [usize; 2], fates: [Option<Fate>; 2]) -> u64 {
-    let files = [contents(lens[0], 1), contents(lens[1], 2)];
+fn passes<const N: usize>(case: Case, lens: [usize; N], fates: [Option<Fate>; N]) -> u64 {
+    let files: [Vec<u8>; N] = std::array::from_fn(|at| contents(lens[at], at as u64 + 1));
     let mut expected: Vec<Vec<u8>> = files
         .iter()
         .flat_map(|file| file.chunks(case.block).map(<[u8]>::to_vec))
@@ -308,7 +317,7 @@ fn passes(case: Case, lens: [usize; 2], fates: [Option<Fate>; 2]) -> u64 {
     blocks.sort();
     expected.sort();
     assert!(blocks == expected, "{case:?}: blocks differ");
-    let received = states[2].received.as_ref().unwrap();
+    let received = states[N].received.as_ref().unwrap();
     assert_eq!(received.blocks, expected.len() as u64, "{case:?}");
     states.iter().map(|state| state.retransmitted).sum()
 }
@@ -332,6 +341,29 @@ fn empty_edges_end() {
     for lane in LANES {
         passes(Case::new(lane, true, 1000), [0, 0], [None, None]);
         passes(Case::new(lane, false, 1000), [0, 5000], [None, None]);
+    }
+}
+
+/// An edge that has ended waits for nothing while others go on for longer than a path may be silent.
+#[test]
+fn an_edge_that_has_ended_is_not_probed() {
+    let case = Case {
+        rate: ByteRate(100_000),
+        ..Case::new(Lane::Rbudp, true, 64 << 10)
+    };
+    passes(case, [1_200_000, 0], [None, None]);
+}
+
+/// With fewer buffers than edges a request for the next buffer may overtake the block before it.
+#[test]
+fn scarce_buffers_carry_blocks() {
+    for lane in LANES {
+        let case = Case {
+            buffers: 2,
+            ..Case::new(lane, false, 64 << 10)
+        };
+        let lens = [40 << 16, 20 << 16, 3 << 16, 0];
+        passes(case, lens, [const { None }; 4]);
     }
 }
 

@@ -12,6 +12,7 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use ropewalk_proto::codes::{EXIT_INTERRUPTED, EXIT_USAGE};
@@ -27,6 +28,9 @@ use crate::{escape, sys};
 /// Bytes of a run's standard error that are kept: its end.
 const ERROR_LEN: usize = 2048;
 
+/// A run that is to end in order may sync files first. What had arrived is found by the next one, however it ends.
+const STOP_TIME_MAX: Duration = Duration::from_secs(60);
+
 /// The process of a run, as the loop reaches it.
 #[derive(Default)]
 struct Live {
@@ -36,6 +40,8 @@ struct Live {
     share: Option<u64>,
     given: Option<u64>,
     is_stopped: bool,
+    // When it was to end in order.
+    stopped_at: Option<Instant>,
     is_killed: bool,
 }
 
@@ -145,6 +151,7 @@ impl Runner {
         if let Some(live) = self.running.get(&id) {
             let mut live = lock(live);
             live.is_stopped = true;
+            live.stopped_at.get_or_insert_with(Instant::now);
             live.signal();
         }
     }
@@ -176,6 +183,20 @@ impl Runner {
             let mut live = lock(live);
             live.share = share;
             live.send_share();
+        }
+    }
+
+    /// Ends runs that were to end in order and have not: one that does not react holds a place of the queue.
+    pub fn kill_late(&self) {
+        for live in self.running.values() {
+            let mut live = lock(live);
+            let is_late = live
+                .stopped_at
+                .is_some_and(|at| at.elapsed() > STOP_TIME_MAX);
+            if is_late && !live.is_killed {
+                live.is_killed = true;
+                live.signal();
+            }
         }
     }
 

@@ -261,7 +261,7 @@ fn summary(entry: &Entry) -> Report {
     Report {
         label: entry.label.clone(),
         transfer: last.transfer,
-        wanted_bytes: last.delivered_bytes,
+        wanted_bytes: last.wanted_bytes.max(last.delivered_bytes),
         delivered_bytes: last.delivered_bytes,
         seconds: last.seconds,
         error: entry

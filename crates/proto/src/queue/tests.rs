@@ -284,3 +284,17 @@ fn closing_stops_runs() {
     assert!(started(&mut queue).is_empty());
     assert!(queue.is_idle());
 }
+
+/// A run that something else has stopped runs again after a pause, and is not counted as a failure.
+#[test]
+fn a_run_that_others_stop_pauses() {
+    let mut queue = queue();
+    queue.submit(0, Vec::new(), 0);
+    assert_eq!(started(&mut queue), [1]);
+    queue.ended(1, Ran::Interrupted, 100);
+    queue.tick(100 + PAUSE_MIN - 1);
+    assert!(started(&mut queue).is_empty());
+    queue.tick(100 + PAUSE_MIN);
+    assert_eq!(started(&mut queue), [1]);
+    assert_eq!(queue.job(1).unwrap().failures, 0);
+}

@@ -28,6 +28,8 @@ struct Edge {
     freed: u64,
     is_greeted: bool,
     wants: bool,
+    // It asked for more than it has been granted, before the block of that grant arrived.
+    wants_next: bool,
 }
 
 /// What is sent to a sender.
@@ -65,9 +67,13 @@ impl Grants {
     /// A block is here. False when the sender had no credit for it.
     #[must_use]
     pub fn arrive(&mut self, edge: usize) -> bool {
-        let edge = &mut self.edges[edge];
-        let has_credit = edge.arrived < edge.announced;
-        edge.arrived += u64::from(has_credit);
+        let one = &mut self.edges[edge];
+        let has_credit = one.arrived < one.announced;
+        one.arrived += u64::from(has_credit);
+        if one.wants_next && one.arrived == one.granted {
+            one.wants_next = false;
+            self.want(edge);
+        }
         has_credit
     }
 
@@ -84,14 +90,19 @@ impl Grants {
         self.check();
     }
 
-    /// A sender has a block and no credit.
+    /// A sender has a block and no credit. Where blocks travel as datagrams this may arrive before the block that it sent last: it counts when
+    /// that one is here, so that each edge has one buffer at most.
     pub fn want(&mut self, edge: usize) {
         let one = &mut self.edges[edge];
-        // With shares it gets credit without asking; what it asks for may be on its way.
-        if self.on_demand && !one.wants && one.granted == one.arrived {
-            one.wants = true;
-            self.wanting.push_back(edge);
-            self.serve();
+        // With shares it gets credit without asking.
+        if self.on_demand && !one.wants {
+            if one.granted == one.arrived {
+                one.wants = true;
+                self.wanting.push_back(edge);
+                self.serve();
+            } else {
+                one.wants_next = true;
+            }
         }
         self.check();
     }
@@ -192,5 +203,30 @@ mod tests {
         grants.free(2);
         assert_eq!(grants.poll(1).unwrap().buffers, 1);
         assert!(grants.arrive(1) && grants.arrive(0));
+    }
+
+    /// A request that overtakes the block before it is served when that one is here, and not before.
+    #[test]
+    fn a_request_may_overtake_a_block() {
+        let mut grants = Grants::new(2, 1);
+        for edge in 0..2 {
+            assert_eq!(grants.poll(edge).unwrap().buffers, 0);
+        }
+        grants.want(0);
+        assert_eq!(grants.poll(0).unwrap().buffers, 1);
+        // The next one, twice; another edge has asked before the block arrives.
+        grants.want(0);
+        grants.want(0);
+        grants.want(1);
+        assert_eq!(grants.poll(0), None);
+        assert!(grants.arrive(0));
+        grants.free(0);
+        assert_eq!((grants.poll(0), grants.poll(1).unwrap().buffers), (None, 1));
+        assert!(grants.arrive(1));
+        grants.free(1);
+        assert_eq!(grants.poll(0).unwrap().buffers, 2);
+        assert!(grants.arrive(0));
+        grants.free(0);
+        assert_eq!(grants.poll(0), None);
     }
 }

@@ -94,6 +94,11 @@ impl Datagrams {
     fn probe(&mut self, outputs: &[Outbound]) -> Result<(), StageError> {
         let now = self.now();
         for (out, output) in self.outs.iter_mut().zip(outputs) {
+            // The receiver answers no probe any more.
+            if output.is_over {
+                out.sending.finish();
+                continue;
+            }
             match out.sending.probe(now) {
                 Probing::Later => {}
                 Probing::Blocked => {

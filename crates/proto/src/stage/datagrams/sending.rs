@@ -153,6 +153,11 @@ impl Sending {
         });
     }
 
+    /// The edge has ended, maybe before a length was found: nothing more is sent on it.
+    pub fn finish(&mut self) {
+        self.ladder = None;
+    }
+
     /// What the search for a length needs now.
     pub fn probe(&mut self, now: Instant) -> Probing {
         let Some(ladder) = self.ladder.as_mut().filter(|_| self.open.is_none()) else {
