@@ -269,6 +269,10 @@ impl SinkSet {
             all.not_removed
                 .extend(failed.map(|(path, reason)| control::NotRemoved { path, reason }));
             all.not_removed_more += landed.removed.failed_more;
+            let unplaced = landed.unplaced.into_iter();
+            all.not_placed
+                .extend(unplaced.map(|(path, reason)| control::NotPlaced { path, reason }));
+            all.not_placed_more += landed.unplaced_more;
             all.not_listed.extend(landed.not_listed);
             all.not_listed_more += landed.not_listed_more;
         }

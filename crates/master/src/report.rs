@@ -339,6 +339,7 @@ pub(crate) fn final_report(
     (report.left_out, report.left_out_more) = coordinator.left_out();
     let landing = &mut report.landing;
     (landing.not_removed, landing.not_removed_more) = coordinator.not_removed();
+    (landing.not_placed, landing.not_placed_more) = coordinator.not_placed();
     (landing.wrong, landing.wrong_more) = coordinator.wrong();
     report.dry_run = coordinator.dry_run();
     report.check = coordinator.check_report();

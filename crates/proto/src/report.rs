@@ -298,6 +298,9 @@ pub struct DryRunReport {
     /// Folders that it would remove.
     #[serde(default)]
     pub remove_folders: u64,
+    /// Files, links and folders that stay and that it would give another mode, time, owner or other attributes.
+    #[serde(default)]
+    pub set_metadata: u64,
 }
 
 /// Progress of one node.
@@ -664,6 +667,12 @@ pub struct LandingReport {
     /// Further ones, beyond those listed.
     #[serde(default)]
     pub not_removed_more: u64,
+    /// Names that are complete and could not be renamed into their places, as permissions do not allow it; of a folder all in it lacks its place, too.
+    #[serde(default)]
+    pub not_placed: Vec<NotPlacedReport>,
+    /// Further ones, beyond those listed.
+    #[serde(default)]
+    pub not_placed_more: u64,
     /// Set-user and set-group bits of a copy that it does not have, since it does not have the owner either.
     pub bits_not_kept: u64,
     /// Files, folders and links that were to have owner and group of the source, and have others.
@@ -701,6 +710,17 @@ pub struct NotRemovedReport {
     /// Name of the node.
     pub node: String,
     /// With the name of the source's folder.
+    pub file: String,
+    /// Why, in words.
+    pub reason: String,
+}
+
+/// Something that is complete and could not be renamed into its place.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NotPlacedReport {
+    /// Name of the node.
+    pub node: String,
+    /// Its path at the destination.
     pub file: String,
     /// Why, in words.
     pub reason: String,

@@ -281,7 +281,7 @@ pub enum StoreError {
     },
     /// A source has nothing in it, and all that the destination has there would be removed.
     #[error(
-        "the source of {shown} has nothing in it, which is also what a disk that is not mounted looks like: --delete would remove all that \
+        "the source of {shown} has nothing in it, or nothing that the filters leave, which is also what a disk that is not mounted looks like: --delete would remove all that \
          the destination has there; leave out --delete, or remove it yourself", shown = shown(path)
     )]
     EmptySource {
@@ -350,6 +350,16 @@ pub enum StoreError {
         /// What is there, in words.
         found: &'static str,
         /// What was to be written, in words.
+        wanted: &'static str,
+    },
+    /// What is to be compared is of two kinds.
+    #[error("{shown} is a {found}, and the source is a {wanted}: these cannot be compared", shown = shown(path))]
+    Unlike {
+        /// The destination.
+        path: PathBuf,
+        /// What it is, in words.
+        found: &'static str,
+        /// What the source is, in words.
         wanted: &'static str,
     },
     /// Something of another kind has the name of an entry of a tree, and is not removed for it.
@@ -563,6 +573,7 @@ impl StoreError {
             | Self::SpecialFile { path, .. }
             | Self::Exists { path, .. }
             | Self::InTheWay { path, .. }
+            | Self::Unlike { path, .. }
             | Self::ParentMissing { path, .. }
             | Self::StillEnding { path, .. }
             | Self::Incomplete { path, .. }

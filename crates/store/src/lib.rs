@@ -10,6 +10,10 @@
 //! Names are bytes: those that are not UTF-8 survive. Symbolic links below a root are copied and never
 //! followed. Linux only, as the rest of the data plane.
 
+// What tests of whole stores share names this crate so.
+#[cfg(test)]
+extern crate self as ropewalk_store;
+
 mod appended;
 mod buffer;
 mod claims;

@@ -238,6 +238,10 @@ pub struct Landed {
     pub passed_files: u64,
     /// What no source has and was removed.
     pub removed: Removed,
+    /// Names that could not be given, each below the destination, with the reason; the first ones. Of a folder all that is in it has no name either.
+    pub unplaced: Vec<(Vec<u8>, String)>,
+    /// How many more there are.
+    pub unplaced_more: u64,
     /// Why a list of checksums lacks a file or could not be written, each with the path; the first ones.
     pub not_listed: Vec<String>,
     /// How many more there are.

@@ -162,6 +162,38 @@ pub(crate) fn stat_entry(dir: BorrowedFd<'_>, name: &[u8]) -> Result<Stat, Errno
     fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)
 }
 
+/// Gives what has a name in one folder the same name in another one.
+pub(crate) fn rename_to(
+    from: BorrowedFd<'_>,
+    to: BorrowedFd<'_>,
+    name: &[u8],
+) -> Result<(), Errno> {
+    #[cfg(test)]
+    if failing::is_due(name) {
+        return Err(Errno::IO);
+    }
+    rustix::fs::renameat(from, name, to, name)
+}
+
+/// Disks that fail, in tests.
+#[cfg(test)]
+pub(crate) mod failing {
+    use std::cell::RefCell;
+
+    thread_local! {
+        static NAME: RefCell<Option<Vec<u8>>> = const { RefCell::new(None) };
+    }
+
+    /// Renames of this name fail on this thread, or none do.
+    pub(crate) fn set(name: Option<&[u8]>) {
+        NAME.set(name.map(<[u8]>::to_vec));
+    }
+
+    pub(super) fn is_due(name: &[u8]) -> bool {
+        NAME.with_borrow(|failing| failing.as_deref() == Some(name))
+    }
+}
+
 /// Gives what an `O_PATH` descriptor names a further name in `dir`, which must be on the same file system. Nothing that has the
 /// name already is replaced, and no link is followed.
 pub(crate) fn link(file: BorrowedFd<'_>, dir: BorrowedFd<'_>, name: &[u8]) -> Result<(), Errno> {

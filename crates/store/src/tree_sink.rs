@@ -50,6 +50,7 @@ use crate::sink::{Landed, Removed, Sink as _};
 use crate::staging::{SYNC_EACH_MAX, Staging, Target, open_parent, reserve, temporary_name};
 use crate::sys;
 
+mod across;
 mod adopt;
 mod as_sink;
 mod checksums;
@@ -164,6 +165,8 @@ struct Tree {
     mirrors: Option<Filter>,
     /// What the commit has removed for entries of another kind.
     made_way: Mutex<Removed>,
+    /// Entries that the commit could not put in their places.
+    unplaced: Mutex<across::Unplaced>,
     removing: extra::Removing,
     /// Sources on this host, of which nothing is removed.
     sources: OnceLock<Vec<PathBuf>>,
@@ -472,6 +475,7 @@ impl Tree {
             removes: OnceLock::new(),
             mirrors: dest.mirrors.cloned(),
             made_way: Mutex::default(),
+            unplaced: Mutex::default(),
             removing: extra::Removing::default(),
             sources: OnceLock::new(),
             elsewhere: OnceLock::new(),

@@ -3,7 +3,8 @@
 use std::path::Path;
 
 use ropewalk_store::{
-    Act, Adopt, Manifest, Part, Preview, Previewed, Sink as _, StoreError, TreeSink,
+    Act, Adopt, FileSource, Keep, Manifest, Part, Preview, Previewed, Scan, Sink as _, StoreError,
+    TreeSink,
 };
 
 mod support;
@@ -106,4 +107,51 @@ fn a_preview_needs_what_a_copy_needs() {
     );
     assert!(matches!(refused, Err(StoreError::Exists { .. })));
     assert_eq!(names(&folder), ["from", "to"]);
+}
+
+/// What a copy gives another mode, owner or time is listed, folders too; what is right is not.
+#[test]
+fn changes_of_metadata_are_listed() {
+    let (_keep, folder) = folder();
+    let (from, to) = (folder.join("from"), folder.join("to"));
+    std::fs::create_dir_all(from.join("d")).unwrap();
+    std::fs::create_dir(from.join("same")).unwrap();
+    for path in ["a", "d/b", "same/c"] {
+        std::fs::write(from.join(path), path).unwrap();
+        set_times(&from.join(path), 1_000_000_000, 0);
+    }
+    let keep = Keep {
+        owners: true,
+        attributes: true,
+        ..Keep::default()
+    };
+    let parts = || {
+        let scan = Scan::read_keeping(&from, keep).unwrap();
+        let source = FileSource::open_tree(&from, &scan, 0).unwrap();
+        (source, [Part::whole(0, scan.manifest)])
+    };
+    let copied = || {
+        let (source, parts) = parts();
+        finish(
+            &source,
+            &TreeSink::update(&to, &parts, &id(1), Adopt::All).unwrap(),
+        );
+    };
+    let listed = || {
+        let wish = Adopt::All.into();
+        let preview = TreeSink::preview(&to, &parts().1, Some(&wish), None, false).unwrap();
+        let changes = preview.changes.into_iter();
+        let text = |path: Vec<u8>| String::from_utf8(path).unwrap();
+        changes
+            .map(|change| (text(change.path), change.act))
+            .collect::<Vec<_>>()
+    };
+    copied();
+    assert_eq!(listed(), []);
+    set_mode(&from.join("a"), 0o600);
+    set_mode(&from.join("d"), 0o700);
+    let expected = ["a", "d"].map(|path| (path.to_owned(), Act::Metadata));
+    assert_eq!(listed(), expected);
+    copied();
+    assert_eq!(listed(), []);
 }

@@ -3,21 +3,10 @@
 use std::path::Path;
 
 use ropewalk_model::{Layout, Piece, Range};
-use ropewalk_store::{FileSink, FileSource, Part, Scan, Sink, SinkFile, TreeSink};
+use ropewalk_store::{FileSink, Sink, SinkFile};
 
 mod support;
 use support::*;
-
-/// Two sinks that have written all of a tree together.
-fn whole(from: &Path, to: &Path) -> [TreeSink; 2] {
-    let scan = Scan::read(from).unwrap();
-    let source = FileSource::open_tree(from, &scan, 0).unwrap();
-    let manifest = scan.manifest;
-    let parts = [Part::whole(0, manifest)];
-    let sinks = [0, 1].map(|_| TreeSink::create(to, &parts, ID, true).unwrap());
-    pump(source.layout(), &source, &sinks[0]);
-    sinks
-}
 
 /// What the second one is asked before it commits: bytes that the first one wrote.
 fn reads_back(sink: &TreeSink) {
@@ -103,40 +92,6 @@ fn folders_that_were_moved_get_their_modes() {
         "{:o}",
         mode("new")
     );
-}
-
-/// The first one died, or was stopped, half way through a merge.
-#[test]
-fn what_is_half_named_is_finished() {
-    let (_keep, folder) = folder();
-    let (from, to) = (folder.join("from"), folder.join("to"));
-    for path in ["a/new", "b"] {
-        std::fs::create_dir_all(from.join(path)).unwrap();
-        std::fs::write(from.join(path).join("file"), path).unwrap();
-    }
-    std::fs::write(from.join("a/zero"), "").unwrap();
-    std::fs::create_dir_all(to.join("a")).unwrap();
-    std::fs::create_dir_all(to.join("b")).unwrap();
-    sys::alone(|| {
-        let [first, second] = whole(&from, &to);
-        sys::mount_small(&to.join("b"), 1 << 20);
-        first.commit().unwrap_err();
-        assert!(to.join("a/new/file").exists());
-        sys::unmount_small(&to.join("b"));
-        second.take_over();
-        reads_back(&second);
-        second.commit().unwrap();
-        for path in ["a/new/file", "b/file", "a/zero"] {
-            let read = |root: &Path| std::fs::read(root.join(path)).unwrap();
-            assert_eq!(read(&from), read(&to));
-        }
-        // Moved by the first one, so no folder that stood there before.
-        let mode = |root: &Path| {
-            let found = std::fs::metadata(root.join("a/new")).unwrap();
-            std::os::unix::fs::PermissionsExt::mode(&found.permissions())
-        };
-        assert_eq!(mode(&from), mode(&to));
-    });
 }
 
 /// Without a word that somebody began, what is not there is an error, as before; so is a file of the name that is another.

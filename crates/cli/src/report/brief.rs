@@ -172,6 +172,10 @@ fn totals(found: &DryRunReport) -> String {
             out += &format!(", remove {} ({size})", names(files, folders));
         }
     }
+    if found.set_metadata > 0 {
+        let names = count(found.set_metadata, "name");
+        out += &format!(", set mode, time or owner of {names}");
+    }
     out
 }
 

@@ -25,6 +25,7 @@ pub(super) fn text(report: &Report) -> String {
     let _ = write_files(&mut out, report);
     let _ = write_ranges(&mut out, report);
     let _ = write_left_out(&mut out, report);
+    let _ = write_not_placed(&mut out, report);
     let _ = write_not_removed(&mut out, report);
     let _ = write_wrong(&mut out, report);
     let _ = write_left(&mut out, report);
@@ -94,6 +95,21 @@ fn write_left_out(out: &mut String, report: &Report) -> std::fmt::Result {
         )?;
     }
     let more = report.left_out.len().saturating_sub(LINES_MAX) as u64 + report.left_out_more;
+    if more > 0 {
+        writeln!(out, "           and {} more", files_or_folders(more))?;
+    }
+    Ok(())
+}
+
+fn write_not_placed(out: &mut String, report: &Report) -> std::fmt::Result {
+    let landing = &report.landing;
+    for one in landing.not_placed.iter().take(LINES_MAX) {
+        let (node, file) = (escape::line(&one.node), escape::name(&one.file));
+        let reason = escape::line(&one.reason);
+        writeln!(out, "not placed  {node}: {file}: {reason}")?;
+    }
+    let shown = landing.not_placed.len().saturating_sub(LINES_MAX) as u64;
+    let more = shown + landing.not_placed_more;
     if more > 0 {
         writeln!(out, "           and {} more", files_or_folders(more))?;
     }

@@ -184,12 +184,20 @@ pub(super) fn ask(question: &Question) -> Result<Answer> {
     }
 }
 
+const ENDED: &str = "`ropewalk serve` ended before it answered; the next one goes on with its jobs";
+
+/// No `serve` runs, or it has just ended; another one may begin.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(super) struct Away(&'static str);
+
 /// Why no `serve` is reached. Without its socket, or where no process listens at it, none runs, which needs no cause.
 fn not_reached(error: &std::io::Error) -> anyhow::Error {
     match error.kind() {
-        ErrorKind::NotFound | ErrorKind::ConnectionRefused => anyhow::anyhow!(
-            "no `ropewalk serve` of yours runs on this host; start it, for example with: nohup ropewalk serve &"
-        ),
+        ErrorKind::NotFound | ErrorKind::ConnectionRefused => Away(
+            "no `ropewalk serve` of yours runs on this host; start it, for example with: nohup ropewalk serve &",
+        )
+        .into(),
         _ => anyhow::anyhow!("cannot reach the `ropewalk serve` of this host: {error}"),
     }
 }
@@ -218,7 +226,7 @@ pub(super) fn ask_for(question: &Question) -> Result<Answer> {
         .read_line(&mut line)
         .context("`ropewalk serve` does not answer")?;
     if line.is_empty() {
-        bail!("`ropewalk serve` ended before it answered; the next one goes on with its jobs");
+        return Err(Away(ENDED).into());
     }
     serde_json::from_str(&line).context("`ropewalk serve` gave no answer; is it another version?")
 }

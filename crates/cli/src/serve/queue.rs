@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
@@ -83,6 +84,33 @@ struct Listed<'a> {
     jobs: &'a [Entry],
 }
 
+/// How long another `serve` is waited for where the one that was asked has ended: it goes on with the jobs.
+const NEXT_TIME_MAX: Duration = Duration::from_secs(300);
+
+/// Waits for the end of a job of this host's queue, whatever becomes of `serve` meanwhile.
+fn wait_here(job: u64) -> Result<Answer> {
+    let question = Question::Wait { job };
+    let mut until = None;
+    loop {
+        match door::ask(&question) {
+            Err(error) if error.is::<door::Away>() => {
+                if until.is_none() {
+                    eprintln!(
+                        "waiting for the next `ropewalk serve`, {} s at most: {error}",
+                        NEXT_TIME_MAX.as_secs()
+                    );
+                }
+                let until = *until.get_or_insert_with(|| Instant::now() + NEXT_TIME_MAX);
+                if Instant::now() >= until {
+                    return Err(error);
+                }
+                std::thread::sleep(Duration::from_secs(1));
+            }
+            answer => return answer,
+        }
+    }
+}
+
 /// Lists jobs, waits for them, or cancels them.
 pub(crate) fn run(args: &QueueArgs) -> Result<ExitCode> {
     if let Some(Limit(rate)) = args.limit {
@@ -119,7 +147,7 @@ pub(crate) fn run(args: &QueueArgs) -> Result<ExitCode> {
             if let Some(master) = desk {
                 let (mut handle, mut note) = (|_: &Entry, _| {}, |_: &str| {});
                 jobs.push(runtime()?.block_on(master.follow(job, None, &mut handle, &mut note))?);
-            } else if let Answer::Jobs { jobs: ended, .. } = door::ask(&Question::Wait { job })? {
+            } else if let Answer::Jobs { jobs: ended, .. } = wait_here(job)? {
                 jobs.extend(ended);
             }
         }

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 use ropewalk_proto::codes::{EXIT_INTERRUPTED, EXIT_USAGE};
 use ropewalk_proto::queue::{Ran, Summary};
-use ropewalk_proto::report::{ErrorKind, Event, LeftOutReport, Outcome, Report};
+use ropewalk_proto::report::{ErrorKind, Event, Outcome, Report};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::task::Task;
@@ -341,13 +341,16 @@ fn meaning(
     }
 }
 
-/// Whether all was copied but for files that their sources may not be read of: time does not change that.
+/// Whether all was copied but for files that may not be read at their sources, or not be put in their places: time does not change that.
 fn lacks_rights_only(report: &Report) -> bool {
-    let is_forbidden = |one: &LeftOutReport| one.reason.contains("permission denied");
+    let unread = report.left_out.iter().map(|one| &one.reason);
+    let unplaced = report.landing.not_placed.iter().map(|one| &one.reason);
+    let mut reasons = unread.chain(unplaced).peekable();
     report.outcome == Outcome::Partial
         && report.left_out_more == 0
-        && !report.left_out.is_empty()
-        && report.left_out.iter().all(is_forbidden)
+        && report.landing.not_placed_more == 0
+        && reasons.peek().is_some()
+        && reasons.all(|reason| reason.contains("permission denied"))
         && report.missing.is_empty()
         && report.missing_files.is_empty()
         && report.landing.not_removed.is_empty()
@@ -412,6 +415,8 @@ fn write_file(path: &Path, inputs: &Inputs) -> std::io::Result<()> {
 mod tests {
     use std::os::unix::process::ExitStatusExt as _;
     use std::process::ExitStatus;
+
+    use ropewalk_proto::report::LeftOutReport;
 
     use super::*;
 

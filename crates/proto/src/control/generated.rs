@@ -1393,6 +1393,11 @@ pub struct Landed {
     pub not_removed: ::prost::alloc::vec::Vec<NotRemoved>,
     #[prost(uint64, tag = "53")]
     pub not_removed_more: u64,
+    /// a few at most
+    #[prost(message, repeated, tag = "59")]
+    pub not_placed: ::prost::alloc::vec::Vec<NotPlaced>,
+    #[prost(uint64, tag = "60")]
+    pub not_placed_more: u64,
     /// why a list of checksums lacks a file or is not there, with the path; a few at most
     #[prost(string, repeated, tag = "55")]
     pub not_listed: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
@@ -1402,6 +1407,15 @@ pub struct Landed {
 /// Something that no source has and could not be removed.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct NotRemoved {
+    /// below the root of the copy
+    #[prost(bytes = "vec", tag = "1")]
+    pub path: ::prost::alloc::vec::Vec<u8>,
+    #[prost(string, tag = "2")]
+    pub reason: ::prost::alloc::string::String,
+}
+/// Something that is complete and could not be renamed into its place, with all that is in it.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct NotPlaced {
     /// below the root of the copy
     #[prost(bytes = "vec", tag = "1")]
     pub path: ::prost::alloc::vec::Vec<u8>,

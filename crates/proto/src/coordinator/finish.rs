@@ -308,7 +308,8 @@ impl Coordinator {
                 let not_removed = || Some((ErrorKind::Node, self.not_removed_error()?));
                 let not_listed = || Some((ErrorKind::Node, self.not_listed_error()?));
                 let unseen = || Some((ErrorKind::Unreachable, self.unseen_error()?));
-                let rest = || not_removed().or_else(not_listed);
+                let not_placed = || Some((ErrorKind::Node, self.not_placed_error()?));
+                let rest = || not_placed().or_else(not_removed).or_else(not_listed);
                 // What may be there another time goes first.
                 match unseen().or(left_out).or_else(rest) {
                     Some((kind, text)) => {

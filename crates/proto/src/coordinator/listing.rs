@@ -77,7 +77,8 @@ impl Coordinator {
                 Change::Kind => differing.kind += 1,
                 Change::Size => differing.size += 1,
                 Change::Contents => differing.contents += 1,
-                Change::Metadata => differing.metadata += 1,
+                Change::Metadata if self.setup.options.compares => differing.metadata += 1,
+                Change::Metadata => totals.set_metadata += 1,
                 Change::Unreadable => differing.unreadable += 1,
             }
         }

@@ -134,7 +134,9 @@ impl Coordinator {
                 .iter()
                 .filter(|node| node.group == Some(group as u32))
                 .collect();
-            let complete = self.is_named(group as u32) && left_out.is_none();
+            let unplaced = members.iter().find_map(|node| unplaced(node.landed()));
+            let is_placed = unplaced.is_none();
+            let complete = self.is_named(group as u32) && left_out.is_none() && is_placed;
             let named = members.iter().filter(|node| node.has_named());
             let files = match complete {
                 // Each names the files that those before it do not write.
@@ -142,7 +144,7 @@ impl Coordinator {
                 false => named_files(members.iter().find_map(|node| node.landed())),
             };
             let errors = members.iter().find_map(|node| node.trouble());
-            let errors = errors.or_else(|| left_out.clone());
+            let errors = errors.or(unplaced).or_else(|| left_out.clone());
             out.push(DestinationReport {
                 nodes: members.iter().map(|node| node.setup.name.clone()).collect(),
                 complete,
@@ -152,8 +154,9 @@ impl Coordinator {
         }
         let own = |node: &&Node| node.is_receiver() && node.group.is_none();
         for node in self.nodes.iter().filter(own) {
-            let complete = node.is_complete() && left_out.is_none();
-            let error = node.trouble().or_else(|| left_out.clone());
+            let unplaced = unplaced(node.landed());
+            let complete = node.is_complete() && left_out.is_none() && unplaced.is_none();
+            let error = node.trouble().or(unplaced).or_else(|| left_out.clone());
             out.push(DestinationReport {
                 nodes: vec![node.setup.name.clone()],
                 complete,
@@ -265,6 +268,17 @@ fn destination_path(sinks: &[SinkSetup]) -> Option<String> {
 }
 
 /// Files and links that got their names.
+/// Why a copy that has all bytes is not complete: names that it lacks.
+fn unplaced(landed: Option<&control::Landed>) -> Option<String> {
+    let landed = landed?;
+    let count = landed.not_placed.len() as u64 + landed.not_placed_more;
+    match count {
+        0 => None,
+        1 => Some("1 name could not be put in its place".into()),
+        _ => Some(format!("{count} names could not be put in their places")),
+    }
+}
+
 fn named_files(landed: Option<&control::Landed>) -> u64 {
     landed.map_or(0, |landed| landed.added_files + landed.replaced_files)
 }

@@ -2,7 +2,8 @@
 //! lists of checksums lack; and what they found wrong of what was left for them.
 
 use super::Coordinator;
-use crate::report::{NotRemovedReport, WrongReport};
+use crate::control::Landed;
+use crate::report::{NotPlacedReport, NotRemovedReport, WrongReport};
 
 /// Names told to people and programs, all receivers together.
 const NAMED_MAX: usize = 1000;
@@ -37,24 +38,47 @@ impl Coordinator {
 
     /// What was to be removed and is still there, and how many more there are.
     pub fn not_removed(&self) -> (Vec<NotRemovedReport>, u64) {
-        let (mut named, mut more) = (Vec::new(), 0);
+        let of = |landed: &Landed| {
+            let named = landed.not_removed.iter();
+            let named = named.map(|one| (one.path.clone(), one.reason.clone()));
+            (named.collect(), landed.not_removed_more)
+        };
+        let (named, more) = self.names_of_landed(of);
+        let report = |(node, file, reason)| NotRemovedReport { node, file, reason };
+        (named.into_iter().map(report).collect(), more)
+    }
+
+    /// What is complete and could not be renamed into its place, and how many more there are.
+    pub fn not_placed(&self) -> (Vec<NotPlacedReport>, u64) {
+        let of = |landed: &Landed| {
+            let named = landed.not_placed.iter();
+            let named = named.map(|one| (one.path.clone(), one.reason.clone()));
+            (named.collect(), landed.not_placed_more)
+        };
+        let (named, more) = self.names_of_landed(of);
+        let report = |(node, file, reason)| NotPlacedReport { node, file, reason };
+        (named.into_iter().map(report).collect(), more)
+    }
+
+    /// Names that receivers report, each with its node and reason, and how many more there are.
+    fn names_of_landed(
+        &self,
+        of: impl Fn(&Landed) -> (Vec<(Vec<u8>, String)>, u64),
+    ) -> (Vec<(String, String, String)>, u64) {
+        let (mut named, mut more) = (Vec::new(), 0_u64);
         for (number, node) in (0..).zip(&self.nodes) {
             let Some(landed) = node.landed() else {
                 continue;
             };
-            more += landed.not_removed_more;
-            for one in &landed.not_removed {
-                if named.len() == NAMED_MAX {
-                    more += 1;
-                    continue;
-                }
-                named.push(NotRemovedReport {
-                    node: node.setup.name.clone(),
-                    file: self.name_at_destination(number, &String::from_utf8_lossy(&one.path)),
-                    reason: one.reason.clone(),
-                });
+            let (own, own_more) = of(landed);
+            more = more.saturating_add(own_more);
+            for (path, reason) in own {
+                let path = self.name_at_destination(number, &String::from_utf8_lossy(&path));
+                named.push((node.setup.name.clone(), path, reason));
             }
         }
+        more = more.saturating_add(named.len().saturating_sub(NAMED_MAX) as u64);
+        named.truncate(NAMED_MAX);
         (named, more)
     }
 
@@ -86,6 +110,21 @@ impl Coordinator {
         let (node, file, reason) = (&first.node, &first.file, &first.reason);
         Some(format!(
             "the copy is complete, but {node}: {file} was not removed: {reason}{rest}"
+        ))
+    }
+
+    /// The error of copies that have all bytes, and lack names.
+    pub(super) fn not_placed_error(&self) -> Option<String> {
+        let (named, more) = self.not_placed();
+        let first = named.first()?;
+        let rest = match named.len() as u64 - 1 + more {
+            0 => String::new(),
+            1 => "; nor was 1 more name".to_owned(),
+            rest => format!("; nor were {rest} more names"),
+        };
+        let (node, file, reason) = (&first.node, &first.file, &first.reason);
+        Some(format!(
+            "{node}: {file} was not put in its place: {reason}{rest}"
         ))
     }
 

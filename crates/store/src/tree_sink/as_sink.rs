@@ -176,9 +176,12 @@ impl Sink for TreeSink {
 
     fn landed(&self) -> Landed {
         let (owners_not_kept, attributes_not_kept) = self.staging.target.not_kept();
+        let (unplaced, unplaced_more) = self.staging.target.unplaced();
         Landed {
             owners_not_kept,
             attributes_not_kept,
+            unplaced,
+            unplaced_more,
             links_not_kept: self.staging.target.links_not_kept(),
             specials_not_kept: self.staging.target.specials_not_kept(),
             ..lock(&self.staging.target.landed).clone()

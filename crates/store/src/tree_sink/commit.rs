@@ -5,13 +5,17 @@
 //!                                                   +-> DEST exists: rename each -> folders' metadata +
 //! ```
 
-use std::collections::HashSet;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeSet, HashSet};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags, Stat};
 use rustix::io::Errno;
 
+use super::across::is_of_one_name;
 use super::extra::Way;
 use super::same::{Same, is_file};
 use super::standing::{heritage, is_set};
@@ -33,6 +37,8 @@ impl Tree {
     pub(super) fn commit(&self, same: &Same) -> Result<(), StoreError> {
         self.gives.store(true, Ordering::Release);
         self.forget_lacking();
+        // Another attempt tries them again.
+        lock(&self.unplaced).clear();
         let Some(root) = &self.root else {
             return self.commit_single(same);
         };
@@ -147,7 +153,10 @@ impl Tree {
     /// The entries that have their names after the commit, with their numbers; the first is the tree's folder.
     pub(super) fn named(&self) -> impl Iterator<Item = (u32, &Entry)> {
         let omitted = self.omitted.get();
-        let is_named = move |object: &u32| omitted.is_none_or(|all| !all.contains(object));
+        let unplaced: HashSet<u32> = lock(&self.unplaced).keys().copied().collect();
+        let is_named = move |object: &u32| {
+            omitted.is_none_or(|all| !all.contains(object)) && !unplaced.contains(object)
+        };
         (0..)
             .zip(self.entries.iter())
             .filter(move |(object, _)| is_named(object))
@@ -494,6 +503,8 @@ impl Tree {
         self.note_standing(&[], dest.as_fd())?;
         let moving = self.moving.swap(true, Ordering::AcqRel);
         let (mut way, specials) = (None, Self::has_specials(&self.entries));
+        // Folders on other file systems that something was put into.
+        let mut across: BTreeSet<&[u8]> = BTreeSet::new();
         let (named, unmade) = (self.named_early(), self.unmade());
         let is_done = |object: u32| {
             self.is_left(object) || named.contains(&object) || unmade.contains(&object)
@@ -504,6 +515,9 @@ impl Tree {
                 continue;
             };
             let is_folder = entry.kind == EntryKind::Directory;
+            if self.is_in_unplaced(object, entry) {
+                continue;
+            }
             // Moved with its folder.
             if !old.contains(parent) {
                 lock(&self.landed).added_files += u64::from(!is_folder);
@@ -531,22 +545,41 @@ impl Tree {
                 old.insert(path);
                 continue;
             }
-            let (from, name) = from.parent(path).map_err(failed)?;
+            let (staged, name) = from.parent(path).map_err(failed)?;
             let (folder, _) = to.parent(path).map_err(failed)?;
             let given = heritage(folder).map_err(inspected)?;
-            let mut renamed = rustix::fs::renameat(from, name, folder, name);
+            let mut renamed = sys::rename_to(staged, folder, name);
             // A folder that an earlier copy made read-only: it gets its mode back when all is in it.
             if renamed == Err(Errno::ACCESS) && sys::open_up(folder).is_ok() {
-                renamed = rustix::fs::renameat(from, name, folder, name);
+                renamed = sys::rename_to(staged, folder, name);
+            }
+            let is_across = renamed == Err(Errno::XDEV);
+            if is_across {
+                let (root, dest) = (root.as_fd(), dest.as_fd());
+                renamed = self.place_across(root, dest, (folder, name), (object, entry));
             }
             match renamed {
+                Ok(()) => {}
                 // An earlier commit that was interrupted moved it; `complete` has seen it there.
                 Err(Errno::NOENT)
                     if moving && !entry.is_empty() && sys::stat_entry(folder, name).is_ok() =>
                 {
                     continue;
                 }
-                other => other.map_err(failed)?,
+                Err(errno) if is_across || is_of_one_name(errno) => {
+                    self.note_unplaced(object, errno);
+                    continue;
+                }
+                Err(errno) => return Err(failed(errno)),
+            }
+            if is_across {
+                across.extend(parent_of(path));
+            }
+            if is_across && is_folder {
+                // What is in it is put there one by one.
+                self.note_ours(path);
+                old.insert(path);
+                continue;
             }
             // What has no bytes is made again by a second commit, and takes its own place.
             let is_first = !entry.is_empty() || self.note_ours(path);
@@ -563,6 +596,13 @@ impl Tree {
                 let below = self.below(object, is_done);
                 self.finish_moved(dest.as_fd(), &mut to, object, below, given)?;
             }
+        }
+        for path in across {
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+            let opened = sys::open_beneath(dest.as_fd(), path, flags, Mode::empty());
+            opened
+                .and_then(rustix::fs::fsync)
+                .map_err(|errno| self.failed(Operation::Sync, errno))?;
         }
         Ok(())
     }

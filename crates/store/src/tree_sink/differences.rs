@@ -52,14 +52,14 @@ impl TreeSink {
     /// * `filter`: of the scans of the sources: what it excludes is not looked at.
     ///
     /// # Errors
-    /// [`StoreError::Exists`] where one is a folder and the other a file, [`StoreError::NotCompared`], else as [`TreeSink::create`].
+    /// [`StoreError::Unlike`] where one is a folder and the other a file, [`StoreError::NotCompared`], else as [`TreeSink::create`].
     pub fn differences(
         dest: &Path,
         parts: &[Part],
         comparing: Comparing<'_>,
         filter: &Filter,
     ) -> Result<Preview, StoreError> {
-        let (mut tree, layout, _) = Tree::open(dest.into(), parts, NO_ID)?;
+        let (mut tree, layout, _) = Tree::open(dest.into(), parts, NO_ID).map_err(unlike)?;
         let contents = comparing.contents;
         tree.compares = Compares {
             check: match contents {
@@ -262,6 +262,22 @@ impl Tree {
             files: files.count() as u64,
             ..Present::default()
         }
+    }
+}
+
+/// A comparison writes nothing: nothing is in the way of it.
+fn unlike(error: StoreError) -> StoreError {
+    match error {
+        StoreError::Exists {
+            path,
+            found,
+            wanted,
+        } => StoreError::Unlike {
+            path,
+            found,
+            wanted,
+        },
+        error => error,
     }
 }
 

@@ -631,7 +631,7 @@ fn last_name(path: &[u8]) -> &[u8] {
     cut.map_or(path, |cut| &path[cut + 1..])
 }
 
-fn words(errno: Errno) -> String {
+pub(super) fn words(errno: Errno) -> String {
     match errno {
         Errno::ACCESS | Errno::PERM => "permission denied".into(),
         Errno::XDEV => "another file system is mounted there".into(),

@@ -5,13 +5,14 @@ use std::path::Path;
 
 use super::extra::{Extra, Way};
 use super::parts::merge;
-use super::same::{Same, Wish};
+use super::same::{Same, Wish, is_time};
 use super::{Dest, Part, Tree, TreeSink};
 use crate::error::StoreError;
 use crate::filter::Filter;
 use crate::folders::Folders;
-use crate::manifest::{EntryKind, MODE_OF_NONE};
+use crate::manifest::{Entry, EntryKind, MODE_OF_NONE};
 use crate::sink::Present;
+use crate::sys;
 
 /// The identification of a transfer that makes no temporary name.
 const NO_ID: &str = "00000000000000000000000000000000";
@@ -57,7 +58,7 @@ pub enum Act {
     Size,
     /// It has other contents, or another target.
     Contents,
-    /// It has the same contents and another time, mode, owner or other attributes.
+    /// It has the same contents and another time, mode, owner or other attributes; a copy sets these.
     Metadata,
     /// It cannot be read.
     Unreadable,
@@ -123,6 +124,7 @@ impl TreeSink {
         });
         let mut changes: Vec<Previewed> = removed.collect();
         changes.extend(tree.changes(&same));
+        changes.extend(tree.changed_metadata(&same));
         // What makes way for an entry of its name is before it.
         changes.sort_by(|a, b| a.path.cmp(&b.path));
         Ok(Preview { changes, present })
@@ -175,6 +177,46 @@ impl Tree {
             }
         }
         found
+    }
+
+    /// Files, links and folders that stay, and get another mode, time, owner or other attributes.
+    fn changed_metadata(&self, same: &Same) -> Vec<Previewed> {
+        let Some(dest) = self.open_dest().ok().filter(|_| !self.is_single()) else {
+            return Vec::new();
+        };
+        let mut folders = Folders::new(dest.as_fd());
+        let mut differs = |object: u32, entry: &Entry| {
+            let place = match entry.path.is_empty() {
+                // DEST itself keeps what it has, unless it is a mirror.
+                true if self.mirrors.is_none() => return false,
+                true => Ok((self.parent.as_fd(), &self.name[..])),
+                false => folders.parent(&entry.path),
+            };
+            place.is_ok_and(|(folder, name)| {
+                let found = sys::stat_entry(folder, name);
+                found.is_ok_and(|stat| {
+                    !(is_time(&stat, entry) && self.is_kept(&stat, object, folder, name))
+                })
+            })
+        };
+        let files = self.unchanged.intersection(&same.differing);
+        let entries = (0..).zip(self.entries.iter());
+        let is_due = |(object, entry): &(u32, &Entry)| match entry.kind {
+            EntryKind::Directory => {
+                let is_there = entry.path.is_empty() || same.has(*object);
+                is_there && entry.kept.owner.is_some()
+            }
+            _ => files.contains(*object),
+        };
+        entries
+            .filter(is_due)
+            .filter(|(object, entry)| differs(*object, entry))
+            .map(|(_, entry)| Previewed {
+                path: entry.path.clone(),
+                len: 0,
+                act: Act::Metadata,
+            })
+            .collect()
     }
 
     /// What is not there.

@@ -149,10 +149,14 @@ impl Tree {
     /// there get their own back, or those of the source where owners are kept. Returns how many set-user and set-group bits no folder has.
     pub(super) fn set_folders(&self, base: BorrowedFd<'_>) -> Result<u64, StoreError> {
         let mut stood = lock(&self.stood);
+        let unplaced: HashSet<u32> = lock(&self.unplaced).keys().copied().collect();
         let mut lost = 0;
         let folders = (0..self.entries.len() as u32).rev();
         let folders = folders.map(|object| (object, &self.entries[object as usize]));
-        for (object, entry) in folders.filter(|(_, entry)| entry.kind == EntryKind::Directory) {
+        let is_there = |(object, entry): &(u32, &Entry)| {
+            entry.kind == EntryKind::Directory && !unplaced.contains(object)
+        };
+        for (object, entry) in folders.filter(is_there) {
             if let Some(known) = stood.finished.get(&object) {
                 lost += known;
                 continue;

@@ -160,6 +160,16 @@ pub fn tree_pair(from: &Path, to: &Path, base: u64) -> (FileSource, TreeSink) {
     (source, sink)
 }
 
+/// Two sinks that have written all of a tree together.
+pub fn whole(from: &Path, to: &Path) -> [TreeSink; 2] {
+    let scan = Scan::read(from).unwrap();
+    let source = FileSource::open_tree(from, &scan, 0).unwrap();
+    let parts = [Part::whole(0, scan.manifest)];
+    let sinks = [0, 1].map(|_| TreeSink::create(to, &parts, ID, true).unwrap());
+    pump(source.layout(), &source, &sinks[0]);
+    sinks
+}
+
 /// The same for an update: a sink that leaves what is there already.
 pub fn update_pair(from: &Path, to: &Path, id: &str) -> (FileSource, TreeSink) {
     let scan = Scan::read(from).unwrap();

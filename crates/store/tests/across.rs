@@ -1,0 +1,137 @@
+//! Folders of a destination that are on another file system, or that this user cannot change.
+
+use std::os::unix::fs::{MetadataExt as _, chown, symlink};
+use std::path::{Path, PathBuf};
+
+use ropewalk_store::{Adopt, FileSource, Filter, Keep, Landed, Part, Scan, Sink as _, TreeSink};
+
+mod support;
+use support::mirror::contents;
+use support::*;
+
+fn copy_linked(from: &Path, to: &Path) -> Landed {
+    let keep = Keep {
+        links: true,
+        ..Keep::default()
+    };
+    let scan = Scan::read_keeping(from, keep).unwrap();
+    let source = FileSource::open_tree(from, &scan, 0).unwrap();
+    let parts = [Part::whole(0, scan.manifest)];
+    let sink = TreeSink::update(to, &parts, &id(1), Adopt::All).unwrap();
+    sink.remove_extra(Filter::default());
+    let present = sink.present().all();
+    for range in source.layout().ranges().difference(&present).iter() {
+        write(&source, &sink, range);
+    }
+    sink.commit().unwrap();
+    sink.landed()
+}
+
+/// `from` has things in a folder that `to` has, too, and beside it.
+fn pair(folder: &Path) -> (PathBuf, PathBuf) {
+    let (from, to) = (folder.join("from"), folder.join("to"));
+    std::fs::create_dir_all(from.join("sub/new/deep")).unwrap();
+    std::fs::create_dir(from.join("z")).unwrap();
+    std::fs::create_dir_all(to.join("sub")).unwrap();
+    for path in ["a", "sub/f", "sub/new/f", "sub/new/deep/f", "z/f"] {
+        std::fs::write(from.join(path), bytes(path.len() as u64, 100_000)).unwrap();
+        set_times(&from.join(path), 1_000_000_000, 5);
+    }
+    std::fs::write(from.join("sub/empty"), "").unwrap();
+    symlink("new/f", from.join("sub/link")).unwrap();
+    std::fs::hard_link(from.join("sub/f"), from.join("sub/same")).unwrap();
+    set_mode(&from.join("sub/new"), 0o750);
+    set_times(&from.join("sub/new"), 1_000_000_000, 5);
+    (from, to)
+}
+
+/// What is mounted below the destination gets what is its own, with all metadata; the same copy again finds it.
+#[test]
+fn other_file_systems_are_filled() {
+    support::sys::alone(|| {
+        let (_keep, folder) = folder();
+        let (from, to) = pair(&folder);
+        let mounted = to.join("sub");
+        support::sys::mount_small(&mounted, 8 << 20);
+        std::fs::write(mounted.join("f"), "old").unwrap();
+        set_times(&mounted, 77, 0);
+        let landed = copy_linked(&from, &to);
+        assert_eq!(landed.unplaced, []);
+        assert_eq!((landed.added_files, landed.replaced_files), (7, 1));
+        assert_eq!(contents(&to), contents(&from));
+        let seen = |path: &str| {
+            let stat = to.join(path).metadata().unwrap();
+            (stat.mode() & 0o7777, stat.mtime(), stat.dev())
+        };
+        let device = mounted.metadata().unwrap().dev();
+        assert_ne!(device, to.metadata().unwrap().dev());
+        assert_eq!(seen("sub/new"), (0o750, 1_000_000_000, device));
+        assert_eq!(seen("sub/f").1, 1_000_000_000);
+        assert_eq!(mounted.metadata().unwrap().mtime(), 77);
+        let inode = |path: &str| to.join(path).metadata().unwrap().ino();
+        assert_eq!(inode("sub/f"), inode("sub/same"));
+        let again = copy_linked(&from, &to);
+        assert_eq!((again.unchanged_files, again.added_files), (8, 0));
+        assert_eq!(names(&to), ["a", "sub", "z"]);
+        support::sys::unmount_small(&mounted);
+    });
+}
+
+/// All else gets its name where a folder is one that this user cannot change, or a file system is full; what has none is named.
+#[test]
+fn what_cannot_be_placed_is_left_out() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("SKIPPED: only root makes folders of other users; run as root");
+        return;
+    }
+    let (_keep, folder) = folder();
+    let (from, to) = pair(&folder);
+    std::fs::write(to.join("sub/f"), "old").unwrap();
+    std::fs::write(to.join("gone"), "no source has it").unwrap();
+    for path in ["", "to"] {
+        chown(folder.join(path), Some(65534), Some(65534)).unwrap();
+    }
+    set_mode(&from.join("sub/new"), 0o755);
+    let landed = support::sys::as_nobody(|| copy_linked(&from, &to));
+    let paths: Vec<&[u8]> = landed.unplaced.iter().map(|(path, _)| &path[..]).collect();
+    let expected: [&[u8]; 5] = [b"sub/empty", b"sub/f", b"sub/link", b"sub/new", b"sub/same"];
+    assert_eq!(paths, expected);
+    assert!(
+        landed
+            .unplaced
+            .iter()
+            .all(|(_, why)| why == "permission denied")
+    );
+    assert_eq!((landed.added_files, landed.replaced_files), (2, 0));
+    assert_eq!(std::fs::read(to.join("sub/f")).unwrap(), b"old");
+    assert_eq!(std::fs::read(to.join("z/f")).unwrap(), bytes(3, 100_000));
+    assert_eq!(names(&to), ["a", "sub", "z"]);
+    assert_eq!(names(&to.join("sub")), ["f"]);
+}
+
+/// A full file system below the destination keeps what fits.
+#[test]
+fn a_full_file_system_below_is_one_of_many() {
+    support::sys::alone(|| {
+        let (_keep, folder) = folder();
+        let (from, to) = pair(&folder);
+        let mounted = to.join("sub");
+        support::sys::mount_small(&mounted, 128 << 10);
+        let landed = copy_linked(&from, &to);
+        assert!(!landed.unplaced.is_empty());
+        for (path, why) in &landed.unplaced {
+            assert!(
+                path.starts_with(b"sub/") && why.contains("No space"),
+                "{why}"
+            );
+        }
+        assert_eq!(std::fs::read(to.join("z/f")).unwrap(), bytes(3, 100_000));
+        let left = names(&mounted);
+        assert!(
+            left.iter()
+                .all(|name| !name.to_string_lossy().contains("ropewalk")),
+            "{left:?}"
+        );
+        support::sys::unmount_small(&mounted);
+    });
+}
