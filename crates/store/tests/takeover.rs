@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use ropewalk_model::{Layout, Piece, Range};
-use ropewalk_store::{FileSink, Sink, SinkFile};
+use ropewalk_store::{FileSink, Sink, SinkFile, TreeSink};
 
 mod support;
 use support::*;
