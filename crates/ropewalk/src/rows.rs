@@ -26,6 +26,9 @@ use crate::{Error, Running};
 /// How long [`RowTransfer::wait`] waits before it looks for rows whose nodes can join.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
+/// What a loop that waits for nothing waits all the same where its transfer has ended and a node is about to join it.
+const SHORT: Duration = Duration::from_millis(1);
+
 /// One row of a specification file: which bytes of the data space a node has, or wants, and where they are on it.
 ///
 /// Parsed from a line of such a file, or made by [`Row::writer`] and [`Row::reader`].
@@ -373,7 +376,12 @@ impl RowTransfer {
     fn step(&mut self, most: Duration) -> Result<Option<Report>, Error> {
         match &self.running {
             None => self.start()?,
-            Some(running) if running.is_planned() && self.master.is_none() => self.admit()?,
+            // One that has ended takes no more.
+            Some(running)
+                if running.is_planned() && !running.is_done() && self.master.is_none() =>
+            {
+                self.admit()?;
+            }
             Some(_) => {}
         }
         let Some(running) = &mut self.running else {
@@ -384,9 +392,9 @@ impl RowTransfer {
         }
         if let Some(party) = self.joining.take_if(|_| running.is_done()) {
             if !party.thread.is_finished() {
-                // Whether its rows are delivered, too, is not known before.
+                // Whether its rows are delivered, too, is not known before. Loops that never wait are slowed down meanwhile: the end is announced.
                 self.joining = Some(party);
-                std::thread::sleep(most.min(LOOK_EVERY));
+                std::thread::sleep(most.clamp(SHORT, LOOK_EVERY));
                 return Ok(None);
             }
             self.joined(party)?;
@@ -404,11 +412,16 @@ impl RowTransfer {
         if ended.is_ok() {
             let done = mem::take(&mut self.spec);
             // A standing master has these in its next job.
-            if self.master.is_none() && self.fresh.iter().any(|row| row.role == Role::Reader) {
+            let is_more = self.fresh.iter().any(|row| row.role == Role::Reader);
+            if is_more && self.master.is_none() && !self.cancel.is_cancelled() {
+                let late = self.fresh.clone();
                 let writers = done.rows.into_iter().filter(|row| row.role == Role::Writer);
                 self.fresh.splice(0..0, writers);
-                self.start()?;
-                return Ok(None);
+                match self.start() {
+                    Ok(()) => return Ok(None),
+                    // They contradict each other, or what was delivered: the next call says so.
+                    Err(_) => self.fresh = late,
+                }
             }
         }
         ended

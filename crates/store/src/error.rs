@@ -673,7 +673,7 @@ fn way(found: &str, kept: Option<&(PathBuf, String)>) -> String {
             format!(", and cannot be removed, as {} stays: {why}", shown(path))
         }
         (None, "file" | "directory" | "symbolic link") => {
-            "; remove it, or copy with --delete, which removes it".into()
+            "; remove it, or copy with --delete, which removes it if all sources are read".into()
         }
         (None, _) => "; remove it".into(),
     }

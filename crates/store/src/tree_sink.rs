@@ -165,8 +165,7 @@ struct Tree {
     mirrors: Option<Filter>,
     /// What the commit has removed for entries of another kind.
     made_way: Mutex<Removed>,
-    /// Entries that the commit could not put in their places.
-    unplaced: Mutex<across::Unplaced>,
+    across: Mutex<across::Across>,
     removing: extra::Removing,
     /// Sources on this host, of which nothing is removed.
     sources: OnceLock<Vec<PathBuf>>,
@@ -475,7 +474,7 @@ impl Tree {
             removes: OnceLock::new(),
             mirrors: dest.mirrors.cloned(),
             made_way: Mutex::default(),
-            unplaced: Mutex::default(),
+            across: Mutex::default(),
             removing: extra::Removing::default(),
             sources: OnceLock::new(),
             elsewhere: OnceLock::new(),

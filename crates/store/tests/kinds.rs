@@ -82,7 +82,7 @@ fn nothing_makes_way_without_a_removal() {
     assert_eq!(
         text,
         format!(
-            "\"{}\" is a symbolic link where a directory is to be written; remove it, or copy with --delete, which removes it",
+            "\"{}\" is a symbolic link where a directory is to be written; remove it, or copy with --delete, which removes it if all sources are read",
             place.display()
         )
     );
@@ -254,4 +254,39 @@ fn whole_files_of_an_incomplete_copy_are_given_way() {
     wanted.remove(Path::new("lost"));
     wanted.insert("extra".into(), b"stays".to_vec());
     assert_eq!(contents(&to), wanted);
+}
+
+/// An incomplete folder takes the place of nothing.
+#[test]
+fn incomplete_folders_are_given_no_way() {
+    let (_keep, folder) = folder();
+    let (from, to) = pair(&folder);
+    std::fs::remove_file(to.join("d")).unwrap();
+    std::fs::write(to.join("d"), "stays").unwrap();
+    let (source, part) = scan(&[&from], &Filter::default());
+    let none = Filter::default();
+    let parts = [part];
+    let sink = TreeSink::update(Dest::mirror(&to, &none), &parts, &id(1), Adopt::All).unwrap();
+    sink.remove_extra(Filter::default());
+    let entries = &parts[0].manifest.entries;
+    let object = entries
+        .iter()
+        .position(|entry| entry.path == b"d/deep/x")
+        .unwrap();
+    let pieces = sink.layout().pieces().iter();
+    let missing = pieces
+        .filter(|piece| piece.object as usize == object)
+        .map(|piece| piece.range);
+    let missing = RangeSet::from_ranges(missing);
+    for range in sink.layout().ranges().difference(&missing).iter() {
+        write(&source, &sink, range);
+    }
+    assert!(sink.commit_whole_files(&missing).unwrap());
+    let landed = sink.landed();
+    assert_eq!(
+        landed.unplaced,
+        [(b"d".to_vec(), "files in it are missing".to_owned())]
+    );
+    assert_eq!(std::fs::read(to.join("d")).unwrap(), b"stays");
+    assert_eq!(std::fs::read(to.join("f")).unwrap(), b"new");
 }

@@ -84,6 +84,11 @@ struct Listed<'a> {
     jobs: &'a [Entry],
 }
 
+/// A reason that may have several lines, as ssh's has.
+fn one_line(reason: &str) -> String {
+    escape::line(&reason.lines().collect::<Vec<_>>().join(" "))
+}
+
 /// How long another `serve` is waited for where the one that was asked has ended: it goes on with the jobs.
 const NEXT_TIME_MAX: Duration = Duration::from_secs(300);
 
@@ -250,7 +255,7 @@ fn text(limit: Option<u64>, jobs: &[Entry], now: u64) -> String {
     for entry in jobs {
         let ago = |at: u64| format_seconds(now.saturating_sub(at) as f64);
         let job = &entry.job;
-        let reason = job.reason.as_deref().map(escape::line).unwrap_or_default();
+        let reason = job.reason.as_deref().map(one_line).unwrap_or_default();
         let tries = match job.failures {
             0 => String::new(),
             1 => format!(" (failed once: {reason})"),

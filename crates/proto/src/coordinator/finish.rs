@@ -288,6 +288,7 @@ impl Coordinator {
             return self.end_cancelled();
         }
         self.note_not_listed();
+        self.note_not_placed();
         self.observe_last_waits();
         if let Some(ended_at) = self.clock.last_done_at {
             self.note_second(ended_at, true);

@@ -267,7 +267,6 @@ fn destination_path(sinks: &[SinkSetup]) -> Option<String> {
     }
 }
 
-/// Files and links that got their names.
 /// Why a copy that has all bytes is not complete: names that it lacks.
 fn unplaced(landed: Option<&control::Landed>) -> Option<String> {
     let landed = landed?;
@@ -279,6 +278,7 @@ fn unplaced(landed: Option<&control::Landed>) -> Option<String> {
     }
 }
 
+/// Files and links that got their names.
 fn named_files(landed: Option<&control::Landed>) -> u64 {
     landed.map_or(0, |landed| landed.added_files + landed.replaced_files)
 }

@@ -113,6 +113,13 @@ impl Coordinator {
         ))
     }
 
+    /// Said at the end: what no source has may be what has no name, under an older one.
+    pub(super) fn note_not_placed(&mut self) {
+        if self.deletes() && !self.not_placed().0.is_empty() {
+            self.note("nothing was removed where names could not be given".to_owned());
+        }
+    }
+
     /// The error of copies that have all bytes, and lack names.
     pub(super) fn not_placed_error(&self) -> Option<String> {
         let (named, more) = self.not_placed();

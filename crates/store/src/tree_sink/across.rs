@@ -3,17 +3,22 @@
 //! The stage is in DEST. A folder of DEST may be on another file system, or be one that this user cannot change; then all other entries
 //! get their names, and the copy is incomplete.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
-use std::os::fd::BorrowedFd;
+use std::io::Read as _;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
+use ropewalk_model::{Layout, RangeSet};
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::Tree;
 use super::extra::words;
-use crate::error::StoreError;
-use crate::manifest::{Entry, EntryKind, parent_of};
+use super::links::COPY_LEN;
+use super::standing::MODE_MASK;
+use crate::error::{Operation, StoreError};
+use crate::holes;
+use crate::manifest::{Entry, EntryKind, Special, parent_of};
 use crate::open_files::lock;
 use crate::staging::temporary_name;
 use crate::sys;
@@ -21,30 +26,102 @@ use crate::sys;
 /// Names that are told of those without a place.
 const UNPLACED_MAX: usize = 100;
 
-/// Entries that a commit could not put in their places, with what is in them; by number, and why, where that is not the folder's reason.
-pub(super) type Unplaced = HashMap<u32, Option<String>>;
+/// What a commit could not put in its place.
+#[derive(Debug, Default)]
+pub(super) struct Across {
+    /// Entries, with what is in them; by number, and why, where that is not the folder's reason.
+    unplaced: HashMap<u32, Option<String>>,
+    /// Of each other file system that something was put on, something to sync it by.
+    synced_by: HashMap<u64, OwnedFd>,
+}
+
+/// Why an entry does not get its name.
+#[derive(Debug)]
+pub(super) enum Unplaceable {
+    Errno(Errno),
+    Store(StoreError),
+}
+
+impl Unplaceable {
+    pub fn of(error: StoreError) -> Self {
+        Self::Store(error)
+    }
+
+    /// The reason, if it is one of this name, and not of the whole file system.
+    ///
+    /// * `is_across`: it is another file system, which is one of many.
+    pub fn of_one_name(self, is_across: bool) -> Result<String, Self> {
+        let is_of_name = |errno: Errno| {
+            matches!(
+                errno,
+                Errno::ACCESS
+                    | Errno::PERM
+                    | Errno::BUSY
+                    | Errno::NOTDIR
+                    | Errno::ISDIR
+                    | Errno::NOTEMPTY
+                    | Errno::EXIST
+                    | Errno::LOOP
+                    | Errno::NAMETOOLONG
+                    | Errno::TXTBSY
+            )
+        };
+        let is_of_small = |errno: Errno| {
+            matches!(
+                errno,
+                Errno::NOSPC
+                    | Errno::DQUOT
+                    | Errno::ROFS
+                    | Errno::OPNOTSUPP
+                    | Errno::INVAL
+                    | Errno::FBIG
+            )
+        };
+        match self {
+            Self::Errno(errno) if is_of_name(errno) || is_across && is_of_small(errno) => {
+                Ok(words(errno))
+            }
+            Self::Store(error @ StoreError::InTheWay { .. }) => Ok(error.to_string()),
+            other => Err(other),
+        }
+    }
+}
 
 impl Tree {
     /// Puts an entry of the stage on another file system: as a copy, under a temporary name first. Of a folder only itself: what is in it
     /// follows by itself.
     ///
     /// * `folder`, `name`: where it is to be.
+    /// * `clear`: removes what is in its way there.
     pub(super) fn place_across(
         &self,
         staged: BorrowedFd<'_>,
         dest: BorrowedFd<'_>,
         (folder, name): (BorrowedFd<'_>, &[u8]),
         (object, entry): (u32, &Entry),
-    ) -> Result<(), Errno> {
+        clear: impl FnOnce() -> Result<(), StoreError>,
+    ) -> Result<(), Unplaceable> {
         if entry.kind == EntryKind::Directory {
-            return rustix::fs::mkdirat(folder, name, Mode::RWXU);
+            clear().map_err(Unplaceable::of)?;
+            let made = rustix::fs::mkdirat(folder, name, Mode::RWXU).and_then(|()| {
+                let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+                let made = sys::open_beneath(folder, name, flags, Mode::empty())?;
+                // Should the commit not come to its end; until then something is put into it.
+                sys::set_mode(made.as_fd(), entry.mode & MODE_MASK | 0o700)?;
+                self.note_across(made)
+            });
+            return made.map_err(Unplaceable::Errno);
         }
-        let temporary = temporary_name(name, &self.id).map_err(|_| Errno::NAMETOOLONG)?;
+        let temporary = temporary_name(name, &self.id).map_err(Unplaceable::of)?;
         // Of an earlier attempt.
         let _ = rustix::fs::unlinkat(folder, &*temporary, AtFlags::empty());
         let made = self
             .copy_across(staged, dest, (folder, &temporary), (object, entry))
-            .and_then(|()| rustix::fs::renameat(folder, &*temporary, folder, name));
+            .and_then(|()| clear().map_err(Unplaceable::of))
+            .and_then(|()| {
+                let renamed = rustix::fs::renameat(folder, &*temporary, folder, name);
+                renamed.map_err(Unplaceable::Errno)
+            });
         if made.is_err() {
             let _ = rustix::fs::unlinkat(folder, &*temporary, AtFlags::empty());
         }
@@ -57,117 +134,183 @@ impl Tree {
         dest: BorrowedFd<'_>,
         (folder, temporary): (BorrowedFd<'_>, &[u8]),
         (object, entry): (u32, &Entry),
-    ) -> Result<(), Errno> {
-        let of_store = |error: StoreError| match error {
-            StoreError::DiskFull { .. } => Errno::NOSPC,
-            StoreError::Permission { .. } => Errno::PERM,
-            _ => Errno::IO,
-        };
-        match &entry.kind {
-            EntryKind::Directory => return Ok(()),
+    ) -> Result<(), Unplaceable> {
+        // A further name is the file's, which has its place by now, if it has one.
+        let first = self.first_of(object).unwrap_or(object);
+        let file = &self.entries[first as usize];
+        if let EntryKind::HardLink { to } = &entry.kind
+            && !self.is_unplaced(first)
+            && let Ok(opened) = sys::open_beneath(dest, to, OFlags::PATH, Mode::empty())
+            && let Ok(stat) = rustix::fs::fstat(&opened)
+            && match file.kind {
+                EntryKind::Special(special) => Special::of(&stat) == Some(special),
+                _ => self.is_whole(&stat, first),
+            }
+            && sys::link(opened.as_fd(), folder, temporary).is_ok()
+        {
+            return Ok(());
+        }
+        match &file.kind {
+            EntryKind::Directory | EntryKind::HardLink { .. } => return Ok(()),
             EntryKind::Symlink { target } => {
-                rustix::fs::symlinkat(&**target, folder, temporary)?;
+                let made = rustix::fs::symlinkat(&**target, folder, temporary);
+                made.map_err(Unplaceable::Errno)?;
             }
             EntryKind::Special(special) => {
                 let (kind, device) = special.file_type();
-                rustix::fs::mknodat(folder, temporary, kind, Mode::RUSR | Mode::WUSR, device)?;
-            }
-            EntryKind::HardLink { to } => {
-                // The file has its place by now, as it is before its further names.
-                let first = sys::open_beneath(dest, to, OFlags::PATH, Mode::empty());
-                let linked = first
-                    .and_then(|file| sys::link(std::os::fd::AsFd::as_fd(&file), folder, temporary));
-                if linked.is_ok() {
-                    return Ok(());
-                }
-                return self.copy_contents(staged, (folder, temporary), (object, entry));
+                let mode = Mode::RUSR | Mode::WUSR;
+                let made = rustix::fs::mknodat(folder, temporary, kind, mode, device);
+                made.map_err(Unplaceable::Errno)?;
             }
             EntryKind::File { .. } => {
-                return self.copy_contents(staged, (folder, temporary), (object, entry));
+                let made =
+                    self.copy_contents(staged, (folder, temporary), (object, entry), file)?;
+                self.note_across(made.into()).map_err(Unplaceable::Errno)?;
             }
         }
-        self.set_metadata(folder, temporary, entry, object)
-            .map_err(of_store)
+        if first != object {
+            self.note_apart(object);
+        }
+        self.set_metadata(folder, temporary, file, object)
+            .map_err(Unplaceable::of)
     }
 
+    /// The bytes of a file, as the stage has them; holes stay holes.
     fn copy_contents(
         &self,
         staged: BorrowedFd<'_>,
         (folder, temporary): (BorrowedFd<'_>, &[u8]),
         (object, entry): (u32, &Entry),
-    ) -> Result<(), Errno> {
+        file: &Entry,
+    ) -> Result<File, Unplaceable> {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK;
-        let from = sys::open_beneath(staged, &entry.path, flags, Mode::empty())?;
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
-        let to = sys::open_beneath(folder, temporary, flags, Mode::RUSR | Mode::WUSR)?;
-        let (mut from, mut to) = (File::from(from), File::from(to));
-        let errno = |error: std::io::Error| Errno::from_io_error(&error).unwrap_or(Errno::IO);
-        std::io::copy(&mut from, &mut to).map_err(errno)?;
-        let file = self.file_of(object);
-        self.set_metadata(
-            folder,
-            temporary,
-            file,
-            self.first_of(object).unwrap_or(object),
-        )
-        .map_err(|_| Errno::PERM)?;
-        rustix::fs::fsync(&to)
+        let open = || sys::open_beneath(staged, &entry.path, flags, Mode::empty());
+        let opened = match open() {
+            // It has its mode already, which this user may have no right to read by.
+            Err(Errno::ACCESS) => {
+                sys::open_beneath(staged, &entry.path, OFlags::PATH, Mode::empty())
+                    .and_then(|file| sys::set_mode(file.as_fd(), 0o600))
+                    .and_then(|()| open())
+            }
+            opened => opened,
+        };
+        let failed = |error: &std::io::Error| match Errno::from_io_error(error) {
+            Some(errno) => Unplaceable::Errno(errno),
+            None => Unplaceable::of(StoreError::from_io(
+                Operation::Write,
+                &self.path_of(object),
+                error,
+            )),
+        };
+        let mut from = File::from(opened.map_err(Unplaceable::Errno)?);
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
+        let made = sys::open_beneath(folder, temporary, flags, Mode::RUSR | Mode::WUSR);
+        let made = File::from(made.map_err(Unplaceable::Errno)?);
+        let (mut buffer, mut at) = (vec![0; COPY_LEN], 0);
+        loop {
+            let read = from.read(&mut buffer).map_err(|error| failed(&error))?;
+            if read == 0 {
+                break;
+            }
+            holes::write(&made, &buffer[..read], at).map_err(|error| failed(&error))?;
+            at += read as u64;
+        }
+        match at == file.len() {
+            true => Ok(made),
+            false => Err(Unplaceable::of(StoreError::Incomplete {
+                path: self.path_of(object),
+                len: at,
+                wanted: file.len(),
+            })),
+        }
+    }
+
+    /// Notes what another file system is synced by.
+    fn note_across(&self, made: OwnedFd) -> Result<(), Errno> {
+        let device = rustix::fs::fstat(&made)?.st_dev;
+        lock(&self.across).synced_by.entry(device).or_insert(made);
+        Ok(())
+    }
+
+    /// Makes safe what was put on other file systems, with names, modes and times. A link alone is not known here: its folder is not open.
+    pub(super) fn sync_across(&self) -> Result<(), StoreError> {
+        let synced_by = std::mem::take(&mut lock(&self.across).synced_by);
+        let mut all = synced_by.values();
+        let synced = all.try_for_each(rustix::fs::syncfs);
+        synced.map_err(|errno| self.failed(Operation::Sync, errno))
     }
 
     /// Notes that an entry has no place, with all that is in it.
-    pub(super) fn note_unplaced(&self, object: u32, errno: Errno) {
-        lock(&self.unplaced).insert(object, Some(words(errno)));
+    pub(super) fn note_unplaced(&self, object: u32, reason: &str) {
+        let reason = Some(reason.to_owned());
+        lock(&self.across).unplaced.insert(object, reason);
+    }
+
+    fn is_unplaced(&self, object: u32) -> bool {
+        lock(&self.across).unplaced.contains_key(&object)
+    }
+
+    pub(super) fn is_any_unplaced(&self) -> bool {
+        !lock(&self.across).unplaced.is_empty()
+    }
+
+    /// Another attempt tries them again.
+    pub(super) fn forget_unplaced(&self) {
+        lock(&self.across).unplaced.clear();
+    }
+
+    /// Entries that have no place, what is in such folders among them.
+    pub(super) fn all_unplaced(&self) -> HashSet<u32> {
+        lock(&self.across).unplaced.keys().copied().collect()
     }
 
     /// Whether the folder of an entry has no place; then the entry has none either.
     pub(super) fn is_in_unplaced(&self, object: u32, entry: &Entry) -> bool {
-        let mut unplaced = lock(&self.unplaced);
+        let mut across = lock(&self.across);
+        if across.unplaced.is_empty() {
+            return false;
+        }
+        let number = |path: &[u8]| self.entries.binary_search_by(|one| one.path[..].cmp(path));
+        let folder = parent_of(&entry.path).and_then(|parent| number(parent).ok());
+        let is_in = folder.is_some_and(|folder| across.unplaced.contains_key(&(folder as u32)));
+        if is_in {
+            across.unplaced.insert(object, None);
+        }
+        is_in
+    }
+
+    /// Keeps what has no place for a later transfer, which need not fetch it again; whether that is worth it.
+    pub(super) fn keep_unplaced(&self, layout: &Layout) -> bool {
+        let unplaced = self.all_unplaced();
         if unplaced.is_empty() {
             return false;
         }
-        let folder = parent_of(&entry.path).and_then(|parent| {
-            self.entries
-                .binary_search_by(|one| one.path[..].cmp(parent))
-                .ok()
-        });
-        let is_in = folder.is_some_and(|folder| unplaced.contains_key(&(folder as u32)));
-        if is_in {
-            unplaced.insert(object, None);
+        let pieces = layout.pieces().iter();
+        let placed = pieces.filter(|piece| !unplaced.contains(&piece.object));
+        let placed = RangeSet::from_ranges(placed.map(|piece| piece.range));
+        let mut progress = lock(&self.progress);
+        // One of several nodes does not know what the others would remove.
+        if progress.node.is_some() {
+            return false;
         }
-        is_in
+        progress.named = progress.named.union(&placed);
+        progress.keep_more();
+        progress.keep_all(&self.stage())
     }
 
     /// Names that the commit could not give, each with the reason, in order; the first ones, and how many more there are. Of a folder
     /// without a place only the folder is named.
     pub(super) fn unplaced(&self) -> (Vec<(Vec<u8>, String)>, u64) {
-        let unplaced = lock(&self.unplaced);
-        let mut named: Vec<(u32, String)> = unplaced
-            .iter()
+        let across = lock(&self.across);
+        let all = across.unplaced.iter();
+        let mut named: Vec<(u32, String)> = all
             .filter_map(|(object, why)| Some((*object, why.clone()?)))
             .collect();
         named.sort_unstable();
         let more = named.len().saturating_sub(UNPLACED_MAX) as u64;
         named.truncate(UNPLACED_MAX);
-        let named = named.into_iter();
         let path = |object: u32| self.entries[object as usize].path.clone();
-        (
-            named.map(|(object, why)| (path(object), why)).collect(),
-            more,
-        )
+        let named = named.into_iter().map(|(object, why)| (path(object), why));
+        (named.collect(), more)
     }
-}
-
-/// Whether an error is of the name that it was met at, and not of the file system.
-pub(super) fn is_of_one_name(errno: Errno) -> bool {
-    !matches!(
-        errno,
-        Errno::NOENT
-            | Errno::IO
-            | Errno::NOSPC
-            | Errno::DQUOT
-            | Errno::STALE
-            | Errno::NOMEM
-            | Errno::MFILE
-            | Errno::NFILE
-    )
 }

@@ -124,11 +124,17 @@ impl Sink for TreeSink {
         self.staging.target.check_unchanged(&same)?;
         self.staging.target.check_named(&same)?;
         self.staging.target.commit(&same)?;
-        // Only when everything has its name, and is safe.
-        let removed = self.staging.target.take_away_extra();
+        // Only when everything has its name, and is safe: what is extra may be what has none, under its old name.
+        let removed = match self.staging.target.is_any_unplaced() {
+            true => self.staging.target.made_way(),
+            false => self.staging.target.take_away_extra(),
+        };
         lock(&self.staging.target.landed).removed = removed;
         self.staging.target.named.store(true, Ordering::Release);
-        self.staging.target.end_commit();
+        match self.staging.target.keep_unplaced(&self.staging.layout) {
+            true => self.staging.target.restore_dest(),
+            false => self.staging.target.end_commit(),
+        }
         lock(&self.staging.target.progress).end_journal();
         self.staging.close_named();
         *ended = true;

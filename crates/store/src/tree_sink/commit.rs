@@ -8,17 +8,17 @@
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::HashSet;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags, Stat};
 use rustix::io::Errno;
 
-use super::across::is_of_one_name;
+use super::across::Unplaceable;
 use super::extra::Way;
 use super::same::{Same, is_file};
-use super::standing::{heritage, is_set};
+use super::standing::{heritage_of, is_set};
 use super::{Tree, replaceable};
 use crate::error::{Operation, StoreError};
 use crate::file_systems::FileSystem;
@@ -37,8 +37,7 @@ impl Tree {
     pub(super) fn commit(&self, same: &Same) -> Result<(), StoreError> {
         self.gives.store(true, Ordering::Release);
         self.forget_lacking();
-        // Another attempt tries them again.
-        lock(&self.unplaced).clear();
+        self.forget_unplaced();
         let Some(root) = &self.root else {
             return self.commit_single(same);
         };
@@ -99,12 +98,16 @@ impl Tree {
                     landed.merged = Some(self.dest.clone());
                 }
                 drop(landed);
-                self.remove_temporary();
+                // What has no place stays for a later transfer.
+                if !self.is_any_unplaced() {
+                    self.remove_temporary();
+                }
                 let is_set = self.set_modes_of_unchanged(same);
                 let lost = self.set_folders(dest.as_fd())?;
                 if is_any_new {
                     self.sync_all(dest, false)?;
                 }
+                self.sync_across()?;
                 is_set?;
                 lost
             }
@@ -153,7 +156,7 @@ impl Tree {
     /// The entries that have their names after the commit, with their numbers; the first is the tree's folder.
     pub(super) fn named(&self) -> impl Iterator<Item = (u32, &Entry)> {
         let omitted = self.omitted.get();
-        let unplaced: HashSet<u32> = lock(&self.unplaced).keys().copied().collect();
+        let unplaced = self.all_unplaced();
         let is_named = move |object: &u32| {
             omitted.is_none_or(|all| !all.contains(object)) && !unplaced.contains(object)
         };
@@ -179,6 +182,15 @@ impl Tree {
         };
         let below = (range.start as u32..).zip(&self.entries[range]);
         below.filter(|(object, _)| is_moved(*object)).collect()
+    }
+
+    /// Whether files below a folder are left out of the commit.
+    fn lacks_files_below(&self, folder: &Entry) -> bool {
+        let below = [&folder.path[..], b"/"].concat();
+        let is_below = |object: &u32| self.entries[*object as usize].path.starts_with(&below);
+        self.omitted
+            .get()
+            .is_some_and(|all| all.iter().any(is_below))
     }
 
     /// Of these, the ones that the commit puts there.
@@ -498,13 +510,12 @@ impl Tree {
     fn move_entries(&self, root: &OwnedFd, dest: &OwnedFd) -> Result<(), StoreError> {
         let (mut from, mut to) = (Folders::new(root.as_fd()), Folders::new(dest.as_fd()));
         let inspected = |errno| self.failed(Operation::Inspect, errno);
-        let of_stage = heritage(root.as_fd()).map_err(inspected)?;
+        let staged = rustix::fs::fstat(root).map_err(inspected)?;
+        let (of_stage, device) = (heritage_of(&staged), staged.st_dev);
         let mut old: HashSet<&[u8]> = HashSet::from([&[][..]]);
         self.note_standing(&[], dest.as_fd())?;
         let moving = self.moving.swap(true, Ordering::AcqRel);
         let (mut way, specials) = (None, Self::has_specials(&self.entries));
-        // Folders on other file systems that something was put into.
-        let mut across: BTreeSet<&[u8]> = BTreeSet::new();
         let (named, unmade) = (self.named_early(), self.unmade());
         let is_done = |object: u32| {
             self.is_left(object) || named.contains(&object) || unmade.contains(&object)
@@ -525,17 +536,20 @@ impl Tree {
             }
             let failed =
                 |errno| StoreError::from_errno(Operation::Rename, self.final_path(entry), errno);
-            let mut standing = to.kind(path).map_err(failed)?;
+            let (mut standing, mut in_the_way) = (to.kind(path).map_err(failed)?, None);
             if let Some(kind) = standing
                 && !replaceable(&entry.kind, kind, specials)
             {
                 let Some(filter) = self.removes.get() else {
                     return Err(self.in_the_way(entry, kind, None));
                 };
-                let (folder, name) = to.parent(path).map_err(failed)?;
-                way.get_or_insert_with(|| Way::new(self, dest.as_fd(), filter, specials))
-                    .clear(folder, name, entry)?;
+                if is_folder && self.lacks_files_below(entry) {
+                    self.note_unplaced(object, "files in it are missing");
+                    continue;
+                }
                 standing = None;
+                in_the_way =
+                    Some(way.get_or_insert_with(|| Way::new(self, dest.as_fd(), filter, specials)));
             }
             if is_folder && standing.is_some() {
                 let flags = OFlags::PATH | OFlags::DIRECTORY;
@@ -547,33 +561,46 @@ impl Tree {
             }
             let (staged, name) = from.parent(path).map_err(failed)?;
             let (folder, _) = to.parent(path).map_err(failed)?;
-            let given = heritage(folder).map_err(inspected)?;
-            let mut renamed = sys::rename_to(staged, folder, name);
-            // A folder that an earlier copy made read-only: it gets its mode back when all is in it.
-            if renamed == Err(Errno::ACCESS) && sys::open_up(folder).is_ok() {
-                renamed = sys::rename_to(staged, folder, name);
+            let stat = rustix::fs::fstat(folder).map_err(inspected)?;
+            let given = heritage_of(&stat);
+            let mut clear = || match in_the_way.take() {
+                Some(way) => way.clear(folder, name, entry),
+                None => Ok(()),
+            };
+            let mut is_across = stat.st_dev != device;
+            let mut placed = Ok(());
+            if !is_across {
+                placed = clear().map_err(Unplaceable::of).and_then(|()| {
+                    let mut renamed = sys::rename_to(staged, folder, name);
+                    // A folder that an earlier copy made read-only: it gets its mode back when all is in it.
+                    if renamed == Err(Errno::ACCESS) && sys::open_up(folder).is_ok() {
+                        renamed = sys::rename_to(staged, folder, name);
+                    }
+                    renamed.map_err(Unplaceable::Errno)
+                });
+                // Two mounts of one file system, or two volumes in it.
+                is_across = matches!(placed, Err(Unplaceable::Errno(Errno::XDEV)));
             }
-            let is_across = renamed == Err(Errno::XDEV);
             if is_across {
                 let (root, dest) = (root.as_fd(), dest.as_fd());
-                renamed = self.place_across(root, dest, (folder, name), (object, entry));
+                placed = self.place_across(root, dest, (folder, name), (object, entry), clear);
             }
-            match renamed {
+            match placed {
                 Ok(()) => {}
                 // An earlier commit that was interrupted moved it; `complete` has seen it there.
-                Err(Errno::NOENT)
+                Err(Unplaceable::Errno(Errno::NOENT))
                     if moving && !entry.is_empty() && sys::stat_entry(folder, name).is_ok() =>
                 {
                     continue;
                 }
-                Err(errno) if is_across || is_of_one_name(errno) => {
-                    self.note_unplaced(object, errno);
+                Err(why) => {
+                    let reason = why.of_one_name(is_across).map_err(|error| match error {
+                        Unplaceable::Errno(errno) => failed(errno),
+                        Unplaceable::Store(error) => error,
+                    })?;
+                    self.note_unplaced(object, &reason);
                     continue;
                 }
-                Err(errno) => return Err(failed(errno)),
-            }
-            if is_across {
-                across.extend(parent_of(path));
             }
             if is_across && is_folder {
                 // What is in it is put there one by one.
@@ -596,13 +623,6 @@ impl Tree {
                 let below = self.below(object, is_done);
                 self.finish_moved(dest.as_fd(), &mut to, object, below, given)?;
             }
-        }
-        for path in across {
-            let flags = OFlags::RDONLY | OFlags::DIRECTORY;
-            let opened = sys::open_beneath(dest.as_fd(), path, flags, Mode::empty());
-            opened
-                .and_then(rustix::fs::fsync)
-                .map_err(|errno| self.failed(Operation::Sync, errno))?;
         }
         Ok(())
     }
@@ -678,6 +698,9 @@ impl Tree {
     /// Removes the journals after the last change to the copy: until then no other transfer begins to write it.
     pub(super) fn end_commit(&self) {
         self.open_up_dest();
+        if self.is_any_unplaced() {
+            self.remove_temporary();
+        }
         self.remove_journals();
         // They were in it.
         self.restore_dest();

@@ -25,7 +25,7 @@ use crate::open_files::lock;
 use crate::sys;
 
 /// Bytes that are copied at once where a link is not possible.
-const COPY_LEN: usize = 1 << 20;
+pub(super) const COPY_LEN: usize = 1 << 20;
 
 /// What became of further names.
 #[derive(Debug, Default)]
@@ -202,7 +202,12 @@ impl Tree {
         }
     }
 
-    fn path_of(&self, object: u32) -> std::path::PathBuf {
+    /// A further name is a file of its own.
+    pub(super) fn note_apart(&self, object: u32) {
+        lock(&self.links).apart.insert(object);
+    }
+
+    pub(super) fn path_of(&self, object: u32) -> std::path::PathBuf {
         self.staged_path(&self.entries[object as usize])
     }
 

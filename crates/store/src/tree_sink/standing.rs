@@ -54,8 +54,11 @@ pub struct Standing {
 pub(super) type Heritage = Option<u32>;
 
 pub(super) fn heritage(folder: BorrowedFd<'_>) -> Result<Heritage, Errno> {
-    let stat = rustix::fs::fstat(folder)?;
-    Ok((stat.st_mode & SET_GROUP != 0).then_some(stat.st_gid))
+    Ok(heritage_of(&rustix::fs::fstat(folder)?))
+}
+
+pub(super) fn heritage_of(folder: &Stat) -> Heritage {
+    (folder.st_mode & SET_GROUP != 0).then_some(folder.st_gid)
 }
 
 impl Tree {
@@ -149,7 +152,7 @@ impl Tree {
     /// there get their own back, or those of the source where owners are kept. Returns how many set-user and set-group bits no folder has.
     pub(super) fn set_folders(&self, base: BorrowedFd<'_>) -> Result<u64, StoreError> {
         let mut stood = lock(&self.stood);
-        let unplaced: HashSet<u32> = lock(&self.unplaced).keys().copied().collect();
+        let unplaced = self.all_unplaced();
         let mut lost = 0;
         let folders = (0..self.entries.len() as u32).rev();
         let folders = folders.map(|object| (object, &self.entries[object as usize]));
@@ -198,6 +201,11 @@ impl Tree {
             Err(_) => self.is_kept(&stat, object, self.parent.as_fd(), &self.name),
         };
         if is_right && is_time(&stat, entry) {
+            return Ok(Standing::of(&stat));
+        }
+        // Who does not own it could change a part of that.
+        if stat.st_uid != self.user.as_raw() && !self.user.is_root() {
+            self.note_strange(object);
             return Ok(Standing::of(&stat));
         }
         self.remove_others(folder, object, entry);
