@@ -276,3 +276,83 @@ fn sources_and_destinations_inside_a_destination_are_refused() {
         assert!(place.path(path).exists(), "{path}");
     }
 }
+
+/// A mirror replaces folders by files and the reverse, also where several nodes write it; without `--delete` it is refused.
+#[test]
+fn other_kinds_of_things_make_way() {
+    let place = Place::new();
+    place.make_token();
+    make_tree(&place.path("set"));
+    for name in ["one", "two"] {
+        let path = |below: &str| place.path(name).join(below);
+        std::fs::create_dir_all(path("sub.is.file/deep")).unwrap();
+        std::fs::write(path("sub.is.file/deep/x"), "old").unwrap();
+        std::fs::write(path("folder"), "old").unwrap();
+    }
+    std::fs::write(place.path("set/sub.is.file"), bytes(3 << 20, 9)).unwrap();
+    std::fs::create_dir(place.path("set/folder")).unwrap();
+    std::fs::write(place.path("set/folder/new"), "new").unwrap();
+    let refused = place.run(&["copy", "set", "one"]).assert_status(4);
+    refused.assert_says("copy with --delete");
+    let report = place.run(&["copy", "--json", "--delete", "-n", "set", "one"]);
+    let report = report.assert_status(0).report();
+    assert_eq!(report["dry_run"]["remove_files"], 2);
+    assert_eq!(report["dry_run"]["remove_folders"], 2);
+    let report = place.run(&["copy", "--json", "--delete", "set", "one"]);
+    let report = report.assert_status(0).report();
+    assert_eq!(report["landing"]["removed_files"], 2);
+    assert_eq!(report["landing"]["removed_folders"], 2);
+    assert_same(&place.path("set"), &place.path("one"));
+    let agents: Vec<_> = (0..2).map(|_| place.agent(place.dir.path())).collect();
+    let at = |agent: usize| agents[agent].at(place.path("two"));
+    let shared = [
+        "copy",
+        "--delete",
+        "--destinations",
+        "shared",
+        "set",
+        &at(0),
+        "--also-to",
+        &at(1),
+    ];
+    place.run(&shared).assert_status(0);
+    assert_same(&place.path("set"), &place.path("two"));
+}
+
+/// A name that cannot be given costs the copy that name: all others are there, it is named, and the next run goes on with it.
+#[test]
+fn a_name_that_cannot_be_given_is_named() {
+    let place = Place::new();
+    make_tree(&place.path("set"));
+    std::fs::create_dir(place.path("set/closed")).unwrap();
+    std::fs::write(place.path("set/closed/big"), bytes(3 << 20, 9)).unwrap();
+    std::fs::create_dir_all(place.path("copy/closed")).unwrap();
+    std::fs::write(place.path("copy/closed/big"), "old").unwrap();
+    let fix = |flag: &str| {
+        let file = place.path("copy/closed/big");
+        let ran = Command::new("chattr").arg(flag).arg(file).status();
+        ran.is_ok_and(|status| status.success())
+    };
+    if !fix("+i") {
+        eprintln!("SKIPPED: this user or file system cannot make a file immutable");
+        return;
+    }
+    let ran = place.run(&["copy", "--json", "--delete", "set", "copy"]);
+    let report = ran.assert_status(3).report();
+    assert_eq!(report["outcome"], "partial", "{report:#}");
+    let unplaced = &report["landing"]["not_placed"];
+    let file = unplaced[0]["file"].as_str().unwrap();
+    assert!(file.ends_with("copy/closed/big"), "{report:#}");
+    assert_eq!(unplaced[0]["reason"], "permission denied");
+    assert_eq!(report["destinations"][0]["complete"], false);
+    assert_eq!(
+        std::fs::read(place.path("copy/closed/big")).unwrap(),
+        b"old"
+    );
+    assert!(fix("-i"));
+    let ran = place.run(&["copy", "--json", "--delete", "set", "copy"]);
+    let report = ran.assert_status(0).report();
+    assert_eq!(report["wanted_bytes"], 0, "{report:#}");
+    assert_eq!(report["landing"]["resumed_bytes"], 3 << 20);
+    assert_same(&place.path("set"), &place.path("copy"));
+}

@@ -198,7 +198,7 @@ impl Tree {
             Some(errno) => Unplaceable::Errno(errno),
             None => Unplaceable::of(StoreError::from_io(
                 Operation::Write,
-                &self.path_of(object),
+                self.path_of(object),
                 error,
             )),
         };
@@ -285,15 +285,19 @@ impl Tree {
         if unplaced.is_empty() {
             return false;
         }
-        let pieces = layout.pieces().iter();
-        let placed = pieces.filter(|piece| !unplaced.contains(&piece.object));
-        let placed = RangeSet::from_ranges(placed.map(|piece| piece.range));
-        let mut progress = lock(&self.progress);
         // One of several nodes does not know what the others would remove.
-        if progress.node.is_some() {
+        if lock(&self.progress).node.is_some() {
             return false;
         }
-        progress.named = progress.named.union(&placed);
+        let of = |is_placed: bool| {
+            let pieces = layout.pieces().iter();
+            let pieces = pieces.filter(|piece| unplaced.contains(&piece.object) != is_placed);
+            RangeSet::from_ranges(pieces.map(|piece| piece.range))
+        };
+        // All of it is safe, and a short transfer has recorded nothing.
+        self.record(layout, &of(false), &[]);
+        let mut progress = lock(&self.progress);
+        progress.named = progress.named.union(&of(true));
         progress.keep_more();
         progress.keep_all(&self.stage())
     }
