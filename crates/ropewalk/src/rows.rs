@@ -167,7 +167,7 @@ impl FromStr for Row {
 /// [`RowTransfer::transfer`] never waits, for event loops: the transfer has a descriptor ([`AsFd`]) that is readable when there is something
 /// to look at. Threads call [`RowTransfer::wait`]. After an error that may pass the same calls continue the transfer with the same rows.
 ///
-/// Rows that are scheduled while it runs join it once bytes move: a node that has data helps at once. Readers that come too late for that get
+/// Rows that are scheduled while it runs join it once bytes move: a node that has data helps at once. Readers that are too late for that get
 /// their bytes from the same writers after it, before the report, which is then that of these rows. Rows of one node cannot grow.
 pub struct RowTransfer {
     spec: TransferSpec,

@@ -3,17 +3,45 @@
 //! So holes of a source stay holes, whatever lane carried their zeros. Where a file system has no holes the zeros are written.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, Read as _};
 use std::ops::Range;
 use std::os::unix::fs::FileExt as _;
 
 use rustix::fs::FallocateFlags;
+
+use crate::error::Operation;
 
 /// Holes begin and end at multiples of this: the block of most file systems, and a page.
 const BLOCK_LEN: u64 = 4096;
 
 /// Shorter stretches of zeros are written: each hole splits what the file system reserved for the file, and costs two calls.
 const HOLE_LEN_MIN: u64 = 64 << 10;
+
+/// Bytes that are copied at a time.
+const COPY_LEN: usize = 1 << 20;
+
+/// What a copy could not do.
+#[derive(Debug)]
+pub(crate) struct CopyFailed {
+    /// Reading or writing.
+    pub operation: Operation,
+    /// What the system reported.
+    pub error: io::Error,
+}
+
+/// Copies what follows in a file to the beginning of another, an empty one; how many bytes. Long stretches of zeros become holes.
+pub(crate) fn copy(mut from: &File, to: &File) -> Result<u64, CopyFailed> {
+    let failed = |operation| move |error| CopyFailed { operation, error };
+    let (mut buffer, mut at) = (vec![0; COPY_LEN], 0);
+    loop {
+        let read = from.read(&mut buffer).map_err(failed(Operation::Read))?;
+        if read == 0 {
+            return Ok(at);
+        }
+        write(to, &buffer[..read], at).map_err(failed(Operation::Write))?;
+        at += read as u64;
+    }
+}
 
 /// Writes bytes at an offset of a file, long stretches of zeros as holes. The file is afterwards as long as after a plain write.
 pub(crate) fn write(file: &File, bytes: &[u8], offset: u64) -> io::Result<()> {

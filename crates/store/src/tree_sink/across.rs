@@ -5,7 +5,6 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
-use std::io::Read as _;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
 use ropewalk_model::{Layout, RangeSet};
@@ -14,7 +13,6 @@ use rustix::io::Errno;
 
 use super::Tree;
 use super::extra::words;
-use super::links::COPY_LEN;
 use super::standing::MODE_MASK;
 use crate::error::{Operation, StoreError};
 use crate::holes;
@@ -194,27 +192,19 @@ impl Tree {
             }
             opened => opened,
         };
-        let failed = |error: &std::io::Error| match Errno::from_io_error(error) {
-            Some(errno) => Unplaceable::Errno(errno),
-            None => Unplaceable::of(StoreError::from_io(
-                Operation::Write,
-                self.path_of(object),
-                error,
-            )),
-        };
-        let mut from = File::from(opened.map_err(Unplaceable::Errno)?);
+        let from = File::from(opened.map_err(Unplaceable::Errno)?);
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
         let made = sys::open_beneath(folder, temporary, flags, Mode::RUSR | Mode::WUSR);
         let made = File::from(made.map_err(Unplaceable::Errno)?);
-        let (mut buffer, mut at) = (vec![0; COPY_LEN], 0);
-        loop {
-            let read = from.read(&mut buffer).map_err(|error| failed(&error))?;
-            if read == 0 {
-                break;
-            }
-            holes::write(&made, &buffer[..read], at).map_err(|error| failed(&error))?;
-            at += read as u64;
-        }
+        let copied = holes::copy(&from, &made);
+        let at = copied.map_err(|failed| match Errno::from_io_error(&failed.error) {
+            Some(errno) => Unplaceable::Errno(errno),
+            None => Unplaceable::of(StoreError::from_io(
+                failed.operation,
+                self.path_of(object),
+                &failed.error,
+            )),
+        })?;
         match at == file.len() {
             true => Ok(made),
             false => Err(Unplaceable::of(StoreError::Incomplete {

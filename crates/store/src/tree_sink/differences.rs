@@ -11,7 +11,8 @@ use rustix::fs::{FileType, Stat};
 use rustix::io::Errno;
 
 use super::contents::{Contents, Found, Identity};
-use super::same::{Check, Compares, is_file, is_time};
+use super::same::{Check, Compares, is_file};
+use super::standing::is_time;
 use super::{Act, Part, Preview, Previewed, Tree, TreeSink};
 use crate::error::StoreError;
 use crate::filter::Filter;

@@ -8,7 +8,6 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
-use std::io::Read as _;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
@@ -23,9 +22,6 @@ use crate::holes;
 use crate::manifest::{Entry, EntryKind, Special};
 use crate::open_files::lock;
 use crate::sys;
-
-/// Bytes that are copied at once where a link is not possible.
-pub(super) const COPY_LEN: usize = 1 << 20;
 
 /// What became of further names.
 #[derive(Debug, Default)]
@@ -285,19 +281,13 @@ impl Tree {
         let made = sys::open_beneath(folder, name, flags, Mode::RUSR | Mode::WUSR);
         let made = File::from(made.map_err(failed)?);
         self.claim(&made, object)?;
-        let mut from = File::from(from);
-        let (mut buffer, mut at) = (vec![0; COPY_LEN], 0);
-        loop {
-            let read = from.read(&mut buffer).map_err(|error| {
-                StoreError::from_io(Operation::Read, self.path_of(first), &error)
-            })?;
-            if read == 0 {
-                break;
-            }
-            holes::write(&made, &buffer[..read], at)
-                .map_err(|error| StoreError::from_io(Operation::Write, &staged, &error))?;
-            at += read as u64;
-        }
+        let at = holes::copy(&File::from(from), &made).map_err(|failed| {
+            let path = match failed.operation {
+                Operation::Read => self.path_of(first),
+                _ => staged.clone(),
+            };
+            StoreError::from_io(failed.operation, path, &failed.error)
+        })?;
         if at != entry.len() {
             return Err(StoreError::Incomplete {
                 path: staged,

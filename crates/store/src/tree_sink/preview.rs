@@ -5,7 +5,8 @@ use std::path::Path;
 
 use super::extra::{Extra, Way};
 use super::parts::merge;
-use super::same::{Same, Wish, is_time};
+use super::same::{Same, Wish};
+use super::standing::is_time;
 use super::{Dest, Part, Tree, TreeSink};
 use crate::error::StoreError;
 use crate::filter::Filter;

@@ -27,7 +27,7 @@ use super::contents::{Contents, Found, Identity, Known};
 use super::extra::Way;
 use super::links::Named;
 use super::objects::Objects;
-use super::standing::mode_of;
+use super::standing::{is_time, mode_of};
 use super::{Tree, replaceable};
 use crate::error::{Operation, StoreError};
 use crate::file_systems::FileSystem;
@@ -573,6 +573,11 @@ impl Tree {
         (bytes, self.passed.len() as u64)
     }
 
+    /// Whether all stays that has the name of a file or link.
+    pub(super) fn leaves_existing(&self) -> bool {
+        self.stays == Stays::Existing
+    }
+
     /// Whether what stands under the name of an entry stays, whatever it is.
     fn passes(&self, stat: &Stat, entry: &Entry) -> bool {
         let is_file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
@@ -660,11 +665,4 @@ impl Tree {
 pub(super) fn is_file(stat: &Stat, entry: &Entry) -> bool {
     let is_file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
     is_file && stat.st_size as u64 == entry.len() && is_time(stat, entry)
-}
-
-/// Whether something has the modification time of its entry, as far as file systems keep it.
-pub(super) fn is_time(stat: &Stat, entry: &Entry) -> bool {
-    let (found, wanted) = (stat.st_mtime_nsec as u32, entry.mtime_nanoseconds);
-    let kept = [wanted, wanted / 100 * 100, wanted / 1000 * 1000, 0];
-    stat.st_mtime == entry.mtime_seconds && kept.contains(&found)
 }

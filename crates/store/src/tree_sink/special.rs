@@ -8,7 +8,7 @@ use rustix::fs::{AtFlags, Mode, Stat};
 use rustix::io::Errno;
 
 use super::Tree;
-use super::same::is_time;
+use super::standing::is_time;
 use crate::error::StoreError;
 use crate::manifest::{Entry, EntryKind, Special};
 use crate::open_files::lock;

@@ -12,7 +12,6 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use super::Tree;
-use super::same::is_time;
 use crate::error::{Operation, StoreError};
 use crate::folders::Folders;
 use crate::manifest::{Entry, EntryKind, parent_of};
@@ -444,6 +443,13 @@ impl Standing {
         }
         sys::set_times(folder, &modified(self.modified))
     }
+}
+
+/// Whether something has the modification time of its entry, as far as file systems keep it.
+pub(super) fn is_time(stat: &Stat, entry: &Entry) -> bool {
+    let (found, wanted) = (stat.st_mtime_nsec as u32, entry.mtime_nanoseconds);
+    let kept = [wanted, wanted / 100 * 100, wanted / 1000 * 1000, 0];
+    stat.st_mtime == entry.mtime_seconds && kept.contains(&found)
 }
 
 /// The permission bits that a file is given.

@@ -7,8 +7,8 @@ use rustix::fs::{Mode, OFlags, Stat};
 use rustix::io::Errno;
 
 use super::Tree;
-use super::same::{LOOKED_AT, Same, is_file, is_time};
-use super::standing::{mode_of, times};
+use super::same::{LOOKED_AT, Same, is_file};
+use super::standing::{is_time, mode_of, times};
 use crate::error::{Operation, StoreError};
 use crate::file_systems::FileSystem;
 use crate::folders::Folders;

@@ -18,7 +18,7 @@ use crate::manifest::{Entry, parent_of};
 use crate::open_files::lock;
 use crate::sink::Removed;
 use crate::sys;
-use crate::tree_sink::{Stays, Tree, join};
+use crate::tree_sink::{Tree, join};
 
 /// Makes way for entries that follow each other.
 pub(in crate::tree_sink) struct Way<'a> {
@@ -136,7 +136,7 @@ impl<'a> Way<'a> {
         entry: &'a Entry,
     ) -> Option<&'static str> {
         let parent = parent_of(&entry.path)?;
-        if self.tree.stays == Stays::Existing {
+        if self.tree.leaves_existing() {
             return Some("names that exist are left alone");
         }
         let is_bundle = self.tree.entries.first().is_some_and(Entry::is_of_none);
