@@ -102,11 +102,7 @@ impl Coordinator {
     pub(super) fn not_removed_error(&self) -> Option<String> {
         let (named, more) = self.not_removed();
         let first = named.first()?;
-        let rest = match named.len() as u64 - 1 + more {
-            0 => String::new(),
-            1 => "; nor was 1 more name".to_owned(),
-            rest => format!("; nor were {rest} more names"),
-        };
+        let rest = more_names(named.len() as u64 - 1 + more);
         let (node, file, reason) = (&first.node, &first.file, &first.reason);
         Some(format!(
             "the copy is complete, but {node}: {file} was not removed: {reason}{rest}"
@@ -124,11 +120,7 @@ impl Coordinator {
     pub(super) fn not_placed_error(&self) -> Option<String> {
         let (named, more) = self.not_placed();
         let first = named.first()?;
-        let rest = match named.len() as u64 - 1 + more {
-            0 => String::new(),
-            1 => "; nor was 1 more name".to_owned(),
-            rest => format!("; nor were {rest} more names"),
-        };
+        let rest = more_names(named.len() as u64 - 1 + more);
         let (node, file, reason) = (&first.node, &first.file, &first.reason);
         Some(format!(
             "{node}: {file} was not put in its place: {reason}{rest}"
@@ -176,5 +168,14 @@ impl Coordinator {
             rest => format!(" (and {rest} more, see the notes)"),
         };
         Some(format!("the copy is complete, but {first}{rest}"))
+    }
+}
+
+/// Names beyond the one that an error has.
+fn more_names(rest: u64) -> String {
+    match rest {
+        0 => String::new(),
+        1 => "; nor was 1 more name".to_owned(),
+        rest => format!("; nor were {rest} more names"),
     }
 }
