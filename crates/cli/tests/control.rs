@@ -133,6 +133,32 @@ fn a_stopped_command_is_named() {
     assert_eq!(moving.end().0, 130);
 }
 
+/// The rate of a receiver that hangs falls to nothing, and the time left is not known, until it goes on.
+#[test]
+fn a_receiver_that_hangs_has_no_rate() {
+    let place = Place::new();
+    place.make_token();
+    let agent = place.agent(&place.path(""));
+    let mut args = SLOW;
+    let to = agent.at("null:");
+    args[2] = &to;
+    let mut moving = Moving::start(&place, &args);
+    moving.until_delivered(1);
+    let mut until = |is_moving: bool| loop {
+        let progress = moving.event("progress");
+        let rate = progress["bits_per_second"].as_f64().unwrap();
+        assert_eq!(progress["eta_seconds"].is_null(), rate == 0.0);
+        if (rate > 0.0) == is_moving {
+            break;
+        }
+    };
+    until(true);
+    signal(&agent.child, "STOP");
+    until(false);
+    signal(&agent.child, "CONT");
+    until(true);
+}
+
 /// Ctrl-C and SIGTERM end a copy before its bytes have moved: nothing temporary stays, no agent lives on.
 #[test]
 fn signals_end_a_copy_cleanly() {

@@ -34,6 +34,9 @@ const TICK: Duration = Duration::from_millis(100);
 /// Time between two progress events.
 const PROGRESS_EVERY: Duration = Duration::from_millis(200);
 
+/// Time after which there is one although no node has reported: the rate of nodes that have stopped falls to 0.
+const PROGRESS_WITHIN: Duration = Duration::from_secs(1);
+
 /// Ends a transfer from outside. Clones share one switch.
 #[derive(Clone, Debug)]
 pub struct Cancel(Arc<watch::Sender<bool>>);
@@ -305,7 +308,11 @@ impl Driver {
             }
             self.act().await;
             self.doorman.answer(&self.coordinator);
-            if self.progress_due && last_progress.elapsed() >= PROGRESS_EVERY {
+            let wait = match self.progress_due {
+                false if self.coordinator.moving_at().is_some() => Some(PROGRESS_WITHIN),
+                is_due => is_due.then_some(PROGRESS_EVERY),
+            };
+            if wait.is_some_and(|wait| last_progress.elapsed() >= wait) {
                 last_progress = Instant::now();
                 self.progress_due = false;
                 let now = self.now();

@@ -1,11 +1,10 @@
 //! A file whose length is not known before it is written: the last process of a stream appends blocks to it.
 
 use std::fs::File;
-use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags, Stat};
-use rustix::io::Errno;
+use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, Stat};
 
 use crate::error::{Operation, StoreError};
 use crate::file_sink::{is_file, standing};
@@ -60,20 +59,12 @@ impl AppendedFile {
     /// # Errors
     /// [`StoreError::Exists`] when what is at the path is no file, [`StoreError::ParentMissing`], or what the system reported.
     pub fn create(path: &Path, id: &str) -> Result<(Self, File), StoreError> {
-        Self::create_by(path, id, nameless)
-    }
-
-    fn create_by(
-        path: &Path,
-        id: &str,
-        nameless: fn(&OwnedFd) -> Result<OwnedFd, Errno>,
-    ) -> Result<(Self, File), StoreError> {
         let (parent, parent_path, name) = open_parent(path)?;
         let before = standing(&parent, &name, path)?;
         let staged = Staged::new(&name, id, KIND)?;
         staged.sweep(&parent, OFlags::WRONLY | OFlags::NONBLOCK);
         let failed = |errno| StoreError::from_create(parent_path.join(path), &parent, errno);
-        let (file, is_staged) = match nameless(&parent) {
+        let (file, is_staged) = match sys::nameless(parent.as_fd()) {
             Ok(file) => {
                 // It gets the temporary name for a moment when it is committed; best effort.
                 let _ = rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive);
@@ -122,7 +113,7 @@ impl AppendedFile {
             .and_then(|()| rustix::fs::fsync(&self.file))
             .map_err(failed.clone()(Operation::SetMetadata))?;
         if !self.is_staged {
-            link(&self.file, &self.parent, &self.temporary)
+            sys::link(self.file.as_fd(), self.parent.as_fd(), &self.temporary)
                 .map_err(failed.clone()(Operation::Create))?;
             self.is_staged = true;
         }
@@ -131,19 +122,6 @@ impl AppendedFile {
         self.is_staged = false;
         rustix::fs::fsync(&self.parent).map_err(failed(Operation::Sync))
     }
-}
-
-/// A file in a folder that has no name; fails where it could not be given one later.
-fn nameless(parent: &OwnedFd) -> Result<OwnedFd, Errno> {
-    rustix::fs::stat("/proc/self/fd")?;
-    let mode = Mode::RUSR | Mode::WUSR;
-    sys::open_beneath(parent.as_fd(), b"", OFlags::WRONLY | OFlags::TMPFILE, mode)
-}
-
-/// Gives a name to a file that has none.
-fn link(file: &File, parent: &OwnedFd, name: &[u8]) -> Result<(), Errno> {
-    let own = format!("/proc/self/fd/{}", file.as_raw_fd());
-    rustix::fs::linkat(CWD, own, parent, name, AtFlags::SYMLINK_FOLLOW)
 }
 
 impl Drop for AppendedFile {
@@ -158,6 +136,7 @@ impl Drop for AppendedFile {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sys::failing;
     use std::ffi::OsStr;
     use std::io::Write as _;
     use std::os::unix::ffi::OsStrExt as _;
@@ -165,8 +144,12 @@ mod tests {
 
     const ID: &str = "0123456789abcdef0123456789abcdef-0";
 
-    fn no_nameless(_: &OwnedFd) -> Result<OwnedFd, Errno> {
-        Err(Errno::OPNOTSUPP)
+    /// Under a temporary name, as where a file system has no files without one.
+    fn create_named(path: &Path, id: &str) -> Result<(AppendedFile, File), StoreError> {
+        failing::lack_nameless(true);
+        let made = AppendedFile::create(path, id);
+        failing::lack_nameless(false);
+        made
     }
 
     fn folder() -> (tempfile::TempDir, PathBuf) {
@@ -178,13 +161,13 @@ mod tests {
     /// The name appears with the last byte and the mode of what was there; before, and without it, nothing has changed.
     #[test]
     fn it_appears_whole_or_not_at_all() {
-        for nameless in [nameless, no_nameless] {
+        for create in [AppendedFile::create, create_named] {
             let (_keep, folder) = folder();
             let path = folder.join("out");
             std::fs::write(&path, "old").unwrap();
             std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o640)).unwrap();
             let count = || std::fs::read_dir(&folder).unwrap().count();
-            let create = |path: &Path| AppendedFile::create_by(path, ID, nameless);
+            let create = |path: &Path| create(path, ID);
             let (sink, mut file) = create(&path).unwrap();
             file.write_all(b"lost").unwrap();
             assert_eq!(count(), 1 + usize::from(sink.is_staged));
@@ -212,7 +195,7 @@ mod tests {
     fn what_killed_writers_left_is_removed() {
         let (_keep, folder) = folder();
         let path = folder.join("out");
-        let create = |id: &str| AppendedFile::create_by(&path, id, no_nameless).unwrap();
+        let create = |id: &str| create_named(&path, id).unwrap();
         let digits = "0123456789abcdef0123456789abcdef";
         let left = Staged::new(b"out", &format!("{digits}-0"), KIND)
             .unwrap()
@@ -233,7 +216,8 @@ mod tests {
         assert!(!left.exists() && transfer.exists());
         // While it is committed it has a temporary name.
         let named = folder.join(OsStr::from_bytes(&nameless.0.temporary));
-        link(&nameless.0.file, &nameless.0.parent, &nameless.0.temporary).unwrap();
+        let (file, parent) = (nameless.0.file.as_fd(), nameless.0.parent.as_fd());
+        sys::link(file, parent, &nameless.0.temporary).unwrap();
         drop(create(&format!("{digits}-2")));
         assert!(named.exists());
     }

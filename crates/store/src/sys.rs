@@ -175,13 +175,28 @@ pub(crate) fn rename_to(
     rustix::fs::renameat(from, name, to, name)
 }
 
-/// Disks that fail, in tests.
+/// Disks that fail, or lack something, in tests.
 #[cfg(test)]
 pub(crate) mod failing {
-    use std::cell::RefCell;
+    use std::cell::{Cell, RefCell};
+
+    use rustix::io::Errno;
 
     thread_local! {
         static NAME: RefCell<Option<Vec<u8>>> = const { RefCell::new(None) };
+        static LACKS_NAMELESS: Cell<bool> = const { Cell::new(false) };
+    }
+
+    /// File systems have no files without a name on this thread, or have them again.
+    pub(crate) fn lack_nameless(lacks: bool) {
+        LACKS_NAMELESS.set(lacks);
+    }
+
+    pub(super) fn check_nameless() -> Result<(), Errno> {
+        match LACKS_NAMELESS.get() {
+            true => Err(Errno::OPNOTSUPP),
+            false => Ok(()),
+        }
     }
 
     /// Renames of this name fail on this thread, or none do.
@@ -194,8 +209,17 @@ pub(crate) mod failing {
     }
 }
 
-/// Gives what an `O_PATH` descriptor names a further name in `dir`, which must be on the same file system. Nothing that has the
-/// name already is replaced, and no link is followed.
+/// An empty file in a folder that has no name; fails where [`link`] could not give it one later.
+pub(crate) fn nameless(folder: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
+    #[cfg(test)]
+    failing::check_nameless()?;
+    fs::stat("/proc/self/fd")?;
+    let mode = Mode::RUSR | Mode::WUSR;
+    open_beneath(folder, b"", OFlags::WRONLY | OFlags::TMPFILE, mode)
+}
+
+/// Gives what a descriptor names, an `O_PATH` one as well, a further name in `dir`, which must be on the same file system. Nothing that has
+/// the name already is replaced, and no link is followed.
 pub(crate) fn link(file: BorrowedFd<'_>, dir: BorrowedFd<'_>, name: &[u8]) -> Result<(), Errno> {
     let old = format!("/proc/self/fd/{}", file.as_raw_fd());
     fs::linkat(fs::CWD, old, dir, name, AtFlags::SYMLINK_FOLLOW)

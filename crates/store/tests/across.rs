@@ -47,20 +47,34 @@ fn pair(folder: &Path) -> (PathBuf, PathBuf) {
     (from, to)
 }
 
-/// What is mounted below the destination gets what is its own, with all metadata; the same copy again finds it.
-#[test]
-fn other_file_systems_are_filled() {
+/// Runs with such a pair where `sub` of the destination, which is given, is a file system of its own.
+fn mounted(len: u64, run: impl FnOnce(&Path, &Path, &Path)) {
     support::sys::alone(|| {
         let (_keep, folder) = folder();
         let (from, to) = pair(&folder);
         let mounted = to.join("sub");
-        support::sys::mount_small(&mounted, 8 << 20);
+        support::sys::mount_small(&mounted, len);
+        run(&from, &to, &mounted);
+        support::sys::unmount_small(&mounted);
+    });
+}
+
+fn unplaced(landed: &Landed) -> Vec<&str> {
+    let all = landed.unplaced.iter();
+    all.map(|(path, _)| std::str::from_utf8(path).unwrap())
+        .collect()
+}
+
+/// What is mounted below the destination gets what is its own, with all metadata; the same copy again finds it.
+#[test]
+fn other_file_systems_are_filled() {
+    mounted(8 << 20, |from, to, mounted| {
         std::fs::write(mounted.join("f"), "old").unwrap();
-        set_times(&mounted, 77, 0);
-        let landed = copy_linked(&from, &to);
+        set_times(mounted, 77, 0);
+        let landed = copy_linked(from, to);
         assert_eq!(landed.unplaced, []);
         assert_eq!((landed.added_files, landed.replaced_files), (7, 1));
-        assert_eq!(contents(&to), contents(&from));
+        assert_eq!(contents(to), contents(from));
         let seen = |path: &str| {
             let stat = to.join(path).metadata().unwrap();
             (stat.mode() & 0o7777, stat.mtime(), stat.dev())
@@ -72,10 +86,9 @@ fn other_file_systems_are_filled() {
         assert_eq!(mounted.metadata().unwrap().mtime(), 77);
         let inode = |path: &str| to.join(path).metadata().unwrap().ino();
         assert_eq!(inode("sub/f"), inode("sub/same"));
-        let again = copy_linked(&from, &to);
+        let again = copy_linked(from, to);
         assert_eq!((again.unchanged_files, again.added_files), (8, 0));
-        assert_eq!(names(&to), ["a", "sub", "z"]);
-        support::sys::unmount_small(&mounted);
+        assert_eq!(names(to), ["a", "sub", "z"]);
     });
 }
 
@@ -95,9 +108,8 @@ fn what_cannot_be_placed_is_left_out() {
     }
     set_mode(&from.join("sub/new"), 0o755);
     let landed = support::sys::as_nobody(|| copy_linked(&from, &to));
-    let paths: Vec<&[u8]> = landed.unplaced.iter().map(|(path, _)| &path[..]).collect();
-    let expected: [&[u8]; 5] = [b"sub/empty", b"sub/f", b"sub/link", b"sub/new", b"sub/same"];
-    assert_eq!(paths, expected);
+    let expected = ["sub/empty", "sub/f", "sub/link", "sub/new", "sub/same"];
+    assert_eq!(unplaced(&landed), expected);
     assert!(
         landed
             .unplaced
@@ -115,12 +127,8 @@ fn what_cannot_be_placed_is_left_out() {
 /// A full file system below the destination keeps what fits.
 #[test]
 fn a_full_file_system_below_is_one_of_many() {
-    support::sys::alone(|| {
-        let (_keep, folder) = folder();
-        let (from, to) = pair(&folder);
-        let mounted = to.join("sub");
-        support::sys::mount_small(&mounted, 128 << 10);
-        let landed = copy_linked(&from, &to);
+    mounted(128 << 10, |from, to, mounted| {
+        let landed = copy_linked(from, to);
         assert!(!landed.unplaced.is_empty());
         for (path, why) in &landed.unplaced {
             assert!(
@@ -129,51 +137,40 @@ fn a_full_file_system_below_is_one_of_many() {
             );
         }
         assert_eq!(std::fs::read(to.join("z/f")).unwrap(), bytes(3, 100_000));
-        let left = names(&mounted);
+        let left = names(mounted);
         assert!(
             left.iter()
                 .all(|name| !name.to_string_lossy().contains("ropewalk")),
             "{left:?}"
         );
-        support::sys::unmount_small(&mounted);
     });
 }
 
 /// A further name of a file that found no space is not one of the older file.
 #[test]
 fn further_names_are_those_of_the_new_file() {
-    support::sys::alone(|| {
-        let (_keep, folder) = folder();
-        let (from, to) = pair(&folder);
-        let mounted = to.join("sub");
-        support::sys::mount_small(&mounted, 120 << 10);
+    mounted(120 << 10, |from, to, mounted| {
         std::fs::write(mounted.join("f"), bytes(9, 60_000)).unwrap();
         std::fs::remove_dir_all(from.join("sub/new")).unwrap();
-        let landed = copy_linked(&from, &to);
-        let paths: Vec<&[u8]> = landed.unplaced.iter().map(|(path, _)| &path[..]).collect();
-        assert_eq!(paths, [&b"sub/f"[..], b"sub/same"]);
-        assert_eq!(names(&mounted), ["empty", "f", "link"]);
+        let landed = copy_linked(from, to);
+        assert_eq!(unplaced(&landed), ["sub/f", "sub/same"]);
+        assert_eq!(names(mounted), ["empty", "f", "link"]);
         assert_eq!(std::fs::read(mounted.join("f")).unwrap(), bytes(9, 60_000));
-        support::sys::unmount_small(&mounted);
     });
 }
 
 /// What is in the way on another file system stays until its replacement is there.
 #[test]
 fn what_is_in_the_way_goes_last_there_too() {
-    support::sys::alone(|| {
-        let (_keep, folder) = folder();
-        let (from, to) = pair(&folder);
-        let mounted = to.join("sub");
-        support::sys::mount_small(&mounted, 120 << 10);
+    mounted(120 << 10, |from, to, mounted| {
         std::fs::create_dir(mounted.join("f")).unwrap();
         std::fs::write(mounted.join("f/old"), bytes(9, 60_000)).unwrap();
         std::fs::remove_dir_all(from.join("sub/new")).unwrap();
-        let scan = Scan::read(&from).unwrap();
-        let source = FileSource::open_tree(&from, &scan, 0).unwrap();
+        let scan = Scan::read(from).unwrap();
+        let source = FileSource::open_tree(from, &scan, 0).unwrap();
         let none = Filter::default();
         let parts = [Part::whole(0, scan.manifest)];
-        let sink = TreeSink::update(Dest::mirror(&to, &none), &parts, &id(1), Adopt::All).unwrap();
+        let sink = TreeSink::update(Dest::mirror(to, &none), &parts, &id(1), Adopt::All).unwrap();
         sink.remove_extra(Filter::default());
         finish(&source, &sink);
         let landed = sink.landed();
@@ -182,7 +179,6 @@ fn what_is_in_the_way_goes_last_there_too() {
             std::fs::read(mounted.join("f/old")).unwrap(),
             bytes(9, 60_000)
         );
-        support::sys::unmount_small(&mounted);
     });
 }
 

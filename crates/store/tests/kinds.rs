@@ -4,7 +4,9 @@ use std::os::unix::fs::{MetadataExt as _, symlink};
 use std::path::Path;
 
 use ropewalk_model::RangeSet;
-use ropewalk_store::{Adopt, Dest, Filter, Part, Sink as _, Stays, StoreError, TreeSink, Wish};
+use ropewalk_store::{
+    Adopt, Dest, FileSource, Filter, Part, Sink as _, Stays, StoreError, TreeSink, Wish,
+};
 
 mod support;
 use support::mirror::{clone, contents, mirror, rsync, scan};
@@ -69,6 +71,27 @@ fn pair(folder: &Path) -> (std::path::PathBuf, std::path::PathBuf) {
     (from, to)
 }
 
+/// A copy in whose destination what is of another kind makes way.
+fn begin(from: &Path, to: &Path) -> (FileSource, TreeSink, Vec<Part>) {
+    let (source, part) = scan(&[from], &Filter::default());
+    let (parts, none) = (vec![part], Filter::default());
+    let sink = TreeSink::update(Dest::mirror(to, &none), &parts, &id(1), Adopt::All).unwrap();
+    (source, sink, parts)
+}
+
+/// The bytes of a file, which are not written; all others are.
+fn write_all_but(path: &[u8], source: &FileSource, sink: &TreeSink, parts: &[Part]) -> RangeSet {
+    let entries = &parts[0].manifest.entries;
+    let object = entries.iter().position(|entry| entry.path == path).unwrap();
+    let pieces = sink.layout().pieces().iter();
+    let pieces = pieces.filter(|piece| piece.object as usize == object);
+    let missing = RangeSet::from_ranges(pieces.map(|piece| piece.range));
+    for range in sink.layout().ranges().difference(&missing).iter() {
+        write(source, sink, range);
+    }
+    missing
+}
+
 /// Without a removal nothing makes way, and the error says how it would.
 #[test]
 fn nothing_makes_way_without_a_removal() {
@@ -96,9 +119,7 @@ fn what_is_in_the_way_is_removed_last() {
     let (from, to) = pair(&folder);
     set_times(&to, 1000, 7);
     let before = contents(&to);
-    let (source, part) = scan(&[&from], &Filter::default());
-    let none = Filter::default();
-    let sink = TreeSink::update(Dest::mirror(&to, &none), &[part], &id(1), Adopt::All).unwrap();
+    let (source, sink, _) = begin(&from, &to);
     sink.remove_extra(Filter::default());
     for range in sink.layout().ranges().iter() {
         write(&source, &sink, range);
@@ -199,9 +220,7 @@ fn no_removal_at_the_end_no_way() {
     let (_keep, folder) = folder();
     let (from, to) = pair(&folder);
     let before = contents(&to);
-    let (source, part) = scan(&[&from], &Filter::default());
-    let none = Filter::default();
-    let sink = TreeSink::update(Dest::mirror(&to, &none), &[part], &id(1), Adopt::All).unwrap();
+    let (source, sink, _) = begin(&from, &to);
     for range in sink.layout().ranges().iter() {
         write(&source, &sink, range);
     }
@@ -221,32 +240,9 @@ fn whole_files_of_an_incomplete_copy_are_given_way() {
     let (from, to) = pair(&folder);
     std::fs::write(from.join("lost"), "lost").unwrap();
     std::fs::write(to.join("extra"), "stays").unwrap();
-    let (source, part) = scan(&[&from], &Filter::default());
-    let lost = part
-        .manifest
-        .entries
-        .iter()
-        .filter(|entry| entry.path == b"lost")
-        .count();
-    assert_eq!(lost, 1);
-    let none = Filter::default();
-    let parts: [Part; 1] = [part];
-    let sink = TreeSink::update(Dest::mirror(&to, &none), &parts, &id(1), Adopt::All).unwrap();
+    let (source, sink, parts) = begin(&from, &to);
     sink.remove_extra(Filter::default());
-    let object = parts[0]
-        .manifest
-        .entries
-        .iter()
-        .position(|entry| entry.path == b"lost")
-        .unwrap();
-    let pieces = sink.layout().pieces().iter();
-    let missing = pieces
-        .filter(|piece| piece.object as usize == object)
-        .map(|piece| piece.range);
-    let missing = RangeSet::from_ranges(missing);
-    for range in sink.layout().ranges().difference(&missing).iter() {
-        write(&source, &sink, range);
-    }
+    let missing = write_all_but(b"lost", &source, &sink, &parts);
     assert!(sink.commit_whole_files(&missing).unwrap());
     let removed = sink.landed().removed;
     assert_eq!((removed.files, removed.folders), (2, 4));
@@ -263,24 +259,9 @@ fn incomplete_folders_are_given_no_way() {
     let (from, to) = pair(&folder);
     std::fs::remove_file(to.join("d")).unwrap();
     std::fs::write(to.join("d"), "stays").unwrap();
-    let (source, part) = scan(&[&from], &Filter::default());
-    let none = Filter::default();
-    let parts = [part];
-    let sink = TreeSink::update(Dest::mirror(&to, &none), &parts, &id(1), Adopt::All).unwrap();
+    let (source, sink, parts) = begin(&from, &to);
     sink.remove_extra(Filter::default());
-    let entries = &parts[0].manifest.entries;
-    let object = entries
-        .iter()
-        .position(|entry| entry.path == b"d/deep/x")
-        .unwrap();
-    let pieces = sink.layout().pieces().iter();
-    let missing = pieces
-        .filter(|piece| piece.object as usize == object)
-        .map(|piece| piece.range);
-    let missing = RangeSet::from_ranges(missing);
-    for range in sink.layout().ranges().difference(&missing).iter() {
-        write(&source, &sink, range);
-    }
+    let missing = write_all_but(b"d/deep/x", &source, &sink, &parts);
     assert!(sink.commit_whole_files(&missing).unwrap());
     let landed = sink.landed();
     assert_eq!(

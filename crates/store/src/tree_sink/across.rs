@@ -13,7 +13,7 @@ use rustix::io::Errno;
 
 use super::Tree;
 use super::extra::words;
-use super::standing::MODE_MASK;
+use super::standing::{MODE_MASK, times};
 use crate::error::{Operation, StoreError};
 use crate::holes;
 use crate::manifest::{Entry, EntryKind, Special, parent_of};
@@ -148,39 +148,72 @@ impl Tree {
         {
             return Ok(());
         }
+        let set = || {
+            let set = self.set_metadata(folder, temporary, file, object);
+            set.map_err(Unplaceable::of)
+        };
         match &file.kind {
             EntryKind::Directory | EntryKind::HardLink { .. } => return Ok(()),
+            EntryKind::File { .. } => {
+                self.copy_file(staged, (folder, temporary), (object, entry), file)?;
+            }
             EntryKind::Symlink { target } => {
                 let made = rustix::fs::symlinkat(&**target, folder, temporary);
                 made.map_err(Unplaceable::Errno)?;
+                set()?;
             }
             EntryKind::Special(special) => {
                 let (kind, device) = special.file_type();
                 let mode = Mode::RUSR | Mode::WUSR;
                 let made = rustix::fs::mknodat(folder, temporary, kind, mode, device);
                 made.map_err(Unplaceable::Errno)?;
-            }
-            EntryKind::File { .. } => {
-                let made =
-                    self.copy_contents(staged, (folder, temporary), (object, entry), file)?;
-                self.note_across(made.into()).map_err(Unplaceable::Errno)?;
+                set()?;
             }
         }
         if first != object {
             self.note_apart(object);
         }
-        self.set_metadata(folder, temporary, file, object)
-            .map_err(Unplaceable::of)
+        Ok(())
+    }
+
+    /// A file with all metadata. It has no name before it is whole, where the file system has such files: what ends this process leaves
+    /// nothing, and nothing can take its place meanwhile.
+    fn copy_file(
+        &self,
+        staged: BorrowedFd<'_>,
+        (folder, temporary): (BorrowedFd<'_>, &[u8]),
+        (object, entry): (u32, &Entry),
+        file: &Entry,
+    ) -> Result<(), Unplaceable> {
+        let (made, is_named) = match sys::nameless(folder) {
+            Ok(made) => (made, false),
+            Err(_) => {
+                let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
+                let made = sys::open_beneath(folder, temporary, flags, Mode::RUSR | Mode::WUSR);
+                (made.map_err(Unplaceable::Errno)?, true)
+            }
+        };
+        let made = File::from(made);
+        self.copy_contents(staged, &made, (object, entry), file)?;
+        let set = self.set_all(made.as_fd(), object, file, 0, &times(file));
+        set.map_err(|errno| {
+            let path = self.path_of(object);
+            Unplaceable::of(StoreError::from_errno(Operation::SetMetadata, path, errno))
+        })?;
+        if !is_named {
+            sys::link(made.as_fd(), folder, temporary).map_err(Unplaceable::Errno)?;
+        }
+        self.note_across(made.into()).map_err(Unplaceable::Errno)
     }
 
     /// The bytes of a file, as the stage has them; holes stay holes.
     fn copy_contents(
         &self,
         staged: BorrowedFd<'_>,
-        (folder, temporary): (BorrowedFd<'_>, &[u8]),
+        made: &File,
         (object, entry): (u32, &Entry),
         file: &Entry,
-    ) -> Result<File, Unplaceable> {
+    ) -> Result<(), Unplaceable> {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK;
         let open = || sys::open_beneath(staged, &entry.path, flags, Mode::empty());
         let opened = match open() {
@@ -193,10 +226,7 @@ impl Tree {
             opened => opened,
         };
         let from = File::from(opened.map_err(Unplaceable::Errno)?);
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
-        let made = sys::open_beneath(folder, temporary, flags, Mode::RUSR | Mode::WUSR);
-        let made = File::from(made.map_err(Unplaceable::Errno)?);
-        let copied = holes::copy(&from, &made);
+        let copied = holes::copy(&from, made);
         let at = copied.map_err(|failed| match Errno::from_io_error(&failed.error) {
             Some(errno) => Unplaceable::Errno(errno),
             None => Unplaceable::of(StoreError::from_io(
@@ -206,7 +236,7 @@ impl Tree {
             )),
         })?;
         match at == file.len() {
-            true => Ok(made),
+            true => Ok(()),
             false => Err(Unplaceable::of(StoreError::Incomplete {
                 path: self.path_of(object),
                 len: at,

@@ -125,3 +125,29 @@ fn what_is_half_named_is_finished() {
         assert_eq!(mode(&from), mode(&to));
     }
 }
+
+/// Files on a file system below the destination are made there without a name, or under a temporary one where it has no such files.
+#[test]
+fn other_file_systems_need_no_nameless_files() {
+    support::sys::alone(|| {
+        let (_keep, folder) = folder();
+        let (from, to) = (folder.join("from"), folder.join("to"));
+        std::fs::create_dir_all(from.join("sub")).unwrap();
+        std::fs::create_dir_all(to.join("sub")).unwrap();
+        std::fs::write(from.join("sub/f"), bytes(3, 100_000)).unwrap();
+        set_mode(&from.join("sub/f"), 0o440);
+        set_times(&from.join("sub/f"), 1_000_000_000, 5);
+        support::sys::mount_small(&to.join("sub"), 1 << 20);
+        for lacks in [false, true] {
+            let (source, sink) = tree_pair(&from, &to, 0);
+            pump(source.layout(), &source, &sink);
+            failing::lack_nameless(lacks);
+            sink.commit().unwrap();
+            failing::lack_nameless(false);
+            assert_eq!(snapshot(&from.join("sub/f")), snapshot(&to.join("sub/f")));
+            assert_eq!(names(&to.join("sub")), ["f"]);
+            std::fs::remove_file(to.join("sub/f")).unwrap();
+        }
+        support::sys::unmount_small(&to.join("sub"));
+    });
+}
