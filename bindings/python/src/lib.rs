@@ -12,6 +12,7 @@ mod message;
 mod region;
 mod stream;
 mod transfer;
+mod waiting;
 
 use pyo3::prelude::*;
 

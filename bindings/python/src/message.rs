@@ -3,7 +3,6 @@
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::task::Poll;
-use std::time::{Duration, Instant};
 
 use pyo3::buffer::PyBuffer;
 use pyo3::prelude::*;
@@ -11,10 +10,7 @@ use pyo3::types::PyBytes;
 use ropewalk::MessageOptions;
 
 use crate::error::{misuse, raise};
-use crate::transfer::duration;
-
-/// Python's signals are looked at so often while a call waits.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+use crate::waiting::{connected, interruptible, waited};
 
 pub(crate) fn addresses(texts: &[String]) -> PyResult<Vec<SocketAddr>> {
     let parse = |text: &String| {
@@ -87,8 +83,7 @@ impl MessageSocket {
         local: Vec<String>,
     ) -> PyResult<Self> {
         let (to, options) = (addresses(&to)?, options(token, plain, &local)?);
-        let socket = py.detach(|| ropewalk::MessageSocket::connect(&to, &options));
-        Ok(Self(socket.map_err(raise)?))
+        connected(py, move || ropewalk::MessageSocket::connect(&to, &options)).map(Self)
     }
 
     fn send(&self, py: Python<'_>, message: PyBuffer<u8>) -> PyResult<()> {
@@ -137,45 +132,5 @@ impl MessageSocket {
 
     fn fileno(&self) -> i32 {
         self.0.as_fd().as_raw_fd()
-    }
-}
-
-/// Calls something that asks from time to time whether it goes on; Python's signals end it.
-fn interruptible(
-    py: Python<'_>,
-    call: impl FnOnce(&mut dyn FnMut() -> bool) -> Result<(), ropewalk::Error> + Send,
-) -> PyResult<()> {
-    let mut raised = None;
-    let ended = py.detach(|| {
-        call(&mut || {
-            let signals = Python::attach(|py| py.check_signals());
-            raised = signals.err();
-            raised.is_none()
-        })
-    });
-    match raised {
-        Some(raised) => Err(raised),
-        None => ended.map_err(raise),
-    }
-}
-
-/// Calls until there is something, or the time is over; Python's signals end it.
-pub(crate) fn waited<T: Send>(
-    py: Python<'_>,
-    seconds: Option<f64>,
-    mut call: impl FnMut(Duration) -> Option<Result<T, ropewalk::Error>> + Send,
-) -> PyResult<Option<T>> {
-    let most = duration(seconds)?;
-    let until = most.and_then(|most| Instant::now().checked_add(most));
-    loop {
-        py.check_signals()?;
-        let left = until.map_or(LOOK_EVERY, |until| {
-            until.saturating_duration_since(Instant::now())
-        });
-        match py.detach(|| call(left.min(LOOK_EVERY))) {
-            Some(done) => return done.map(Some).map_err(raise),
-            None if until.is_some_and(|until| Instant::now() >= until) => return Ok(None),
-            None => {}
-        }
     }
 }

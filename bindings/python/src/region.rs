@@ -12,8 +12,9 @@ use ropewalk::{Exposed, RegionGet, RegionOptions, Rule};
 use crate::agent::Lent;
 use crate::error::{misuse, raise};
 use crate::memory::Memory;
-use crate::message::{addresses, waited};
+use crate::message::addresses;
 use crate::transfer::lock;
+use crate::waiting::{connected, waited};
 
 fn options(token: Option<[u8; 32]>, plain: bool, timeout: Option<f64>) -> PyResult<RegionOptions> {
     Ok(RegionOptions {
@@ -156,8 +157,11 @@ impl Region {
         let options = options(token, plain, timeout)?;
         let nodes = nodes.iter().map(|node| addresses(node));
         let nodes: Vec<Vec<SocketAddr>> = nodes.collect::<PyResult<_>>()?;
-        let region = py.detach(|| ropewalk::Region::connect(name, &nodes, &options));
-        Ok(Self(region.map_err(raise)?))
+        let name = name.to_owned();
+        connected(py, move || {
+            ropewalk::Region::connect(&name, &nodes, &options)
+        })
+        .map(Self)
     }
 
     fn size(&self) -> u64 {

@@ -9,8 +9,9 @@ use pyo3::types::PyBytes;
 
 use crate::error::{misuse, raise};
 use crate::memory::Memory;
-use crate::message::{addresses, options, waited};
+use crate::message::{addresses, options};
 use crate::transfer::{duration, lock};
+use crate::waiting::{connected, waited};
 
 /// Bytes that one call copies at once: as much as the library sends as one.
 const PIECE: usize = 256 << 10;
@@ -104,8 +105,8 @@ impl ByteStreams {
         local: Vec<String>,
     ) -> PyResult<Self> {
         let (to, options) = (addresses(&to)?, options(token, plain, &local)?);
-        let streams = py.detach(|| ropewalk::ByteStreams::connect(&to, &options));
-        Ok(Self(Open::new("connection", streams.map_err(raise)?)))
+        let streams = connected(py, move || ropewalk::ByteStreams::connect(&to, &options))?;
+        Ok(Self(Open::new("connection", streams)))
     }
 
     fn open(&self, py: Python<'_>, greeting: Vec<u8>) -> PyResult<ByteStream> {
@@ -151,8 +152,7 @@ impl ByteStream {
         local: Vec<String>,
     ) -> PyResult<Self> {
         let (to, options) = (addresses(&to)?, options(token, plain, &local)?);
-        let stream = py.detach(|| ropewalk::ByteStream::connect(&to, &options));
-        stream.map(Self::of).map_err(raise)
+        connected(py, move || ropewalk::ByteStream::connect(&to, &options)).map(Self::of)
     }
 
     fn open_beside(&self, py: Python<'_>, greeting: Vec<u8>) -> PyResult<Self> {

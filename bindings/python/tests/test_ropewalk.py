@@ -7,6 +7,7 @@ import os
 import pathlib
 import shutil
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -277,9 +278,8 @@ class Messages(unittest.TestCase):
         with self.assertRaises(TimeoutError):
             ropewalk.MessageListener(["127.0.0.1:0"], token=ropewalk.new_token()).accept(0)
 
-
-    def test_interrupts_end_a_send(self) -> None:
-        own, other = self.pair()
+    def interrupt_soon(self) -> None:
+        """As Ctrl-C does, in 0.3 s."""
 
         def interrupt(number: int, frame: object) -> None:
             raise KeyboardInterrupt
@@ -287,13 +287,31 @@ class Messages(unittest.TestCase):
         before = signal.signal(signal.SIGALRM, interrupt)
         self.addCleanup(signal.signal, signal.SIGALRM, before)
         signal.setitimer(signal.ITIMER_REAL, 0.3)
+
+    def test_interrupts_end_a_connect(self) -> None:
+        # It accepts and never answers.
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            to = [f"127.0.0.1:{silent.getsockname()[1]}"]
+            token = ropewalk.new_token()
+            for connect in (
+                lambda: ropewalk.MessageSocket.connect(to, token=token),
+                lambda: ropewalk.ByteStream.connect(to, token=token),
+                lambda: ropewalk.Region.connect("r", [to], token=token),
+            ):
+                self.interrupt_soon()
+                with self.assertRaises(KeyboardInterrupt):
+                    connect()
+
+    def test_interrupts_end_a_send(self) -> None:
+        own, other = self.pair()
+        self.interrupt_soon()
         # At some point the peer keeps no more for a program that does not receive.
         with self.assertRaises(KeyboardInterrupt):
             while True:
                 own.send(bytes(8 * MIB))
         for _ in range(4):
             own.send_start(bytes(8 * MIB))
-        signal.setitimer(signal.ITIMER_REAL, 0.3)
+        self.interrupt_soon()
         with self.assertRaises(KeyboardInterrupt):
             own.finish_sending()
         self.assertEqual(other.receive(8 * MIB, timeout=30), bytes(8 * MIB))

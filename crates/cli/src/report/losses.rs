@@ -86,45 +86,39 @@ fn write_ranges(out: &mut String, report: &Report) -> std::fmt::Result {
 }
 
 fn write_left_out(out: &mut String, report: &Report) -> std::fmt::Result {
-    for one in report.left_out.iter().take(LINES_MAX) {
-        let (node, file) = (escape::line(&one.node), escape::name(&one.file));
-        writeln!(
-            out,
-            "left out   {node}: {file}: {}",
-            escape::line(&one.reason)
-        )?;
-    }
-    let more = report.left_out.len().saturating_sub(LINES_MAX) as u64 + report.left_out_more;
-    if more > 0 {
-        writeln!(out, "           and {} more", files_or_folders(more))?;
-    }
-    Ok(())
+    let all = report.left_out.iter();
+    let all = all.map(|one| [&*one.node, &one.file, &one.reason]);
+    write_reasons(out, "left out   ", all, report.left_out_more)
 }
 
 fn write_not_placed(out: &mut String, report: &Report) -> std::fmt::Result {
     let landing = &report.landing;
-    for one in landing.not_placed.iter().take(LINES_MAX) {
-        let (node, file) = (escape::line(&one.node), escape::name(&one.file));
-        let reason = escape::line(&one.reason);
-        writeln!(out, "not placed  {node}: {file}: {reason}")?;
-    }
-    let shown = landing.not_placed.len().saturating_sub(LINES_MAX) as u64;
-    let more = shown + landing.not_placed_more;
-    if more > 0 {
-        writeln!(out, "           and {} more", files_or_folders(more))?;
-    }
-    Ok(())
+    let all = landing.not_placed.iter();
+    let all = all.map(|one| [&*one.node, &one.file, &one.reason]);
+    write_reasons(out, "not placed  ", all, landing.not_placed_more)
 }
 
 fn write_not_removed(out: &mut String, report: &Report) -> std::fmt::Result {
     let landing = &report.landing;
-    for one in landing.not_removed.iter().take(LINES_MAX) {
-        let (node, file) = (escape::line(&one.node), escape::name(&one.file));
-        let reason = escape::line(&one.reason);
-        writeln!(out, "not removed  {node}: {file}: {reason}")?;
+    let all = landing.not_removed.iter();
+    let all = all.map(|one| [&*one.node, &one.file, &one.reason]);
+    write_reasons(out, "not removed  ", all, landing.not_removed_more)
+}
+
+/// Nodes, files or folders of theirs, and reasons: the first ones, and how many more there are.
+///
+/// * `unnamed`: how many the report does not name.
+fn write_reasons<'r>(
+    out: &mut String,
+    label: &str,
+    mut all: impl ExactSizeIterator<Item = [&'r str; 3]>,
+    unnamed: u64,
+) -> std::fmt::Result {
+    for [node, file, reason] in all.by_ref().take(LINES_MAX) {
+        let (node, file) = (escape::line(node), escape::name(file));
+        writeln!(out, "{label}{node}: {file}: {}", escape::line(reason))?;
     }
-    let shown = landing.not_removed.len().saturating_sub(LINES_MAX) as u64;
-    let more = shown + landing.not_removed_more;
+    let more = all.len() as u64 + unnamed;
     if more > 0 {
         writeln!(out, "           and {} more", files_or_folders(more))?;
     }
