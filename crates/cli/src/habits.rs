@@ -5,7 +5,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 /// Commands that move data.
 const MOVING: [&str; 4] = ["copy", "put", "get", "transfer"];
 
-const SENTENCES: [(&[&str], &str); 21] = [
+const SENTENCES: [(&[&str], &str); 22] = [
     (
         &["-a", "--archive"],
         "contents, modes and times are always copied; `ropewalk copy -a` also copies owners, extended attributes and ACLs",
@@ -66,6 +66,10 @@ const SENTENCES: [(&[&str], &str); 21] = [
         &["--filter", "--include-from"],
         "write --include PATTERN and --exclude PATTERN, of which the first that matches decides, or --exclude-from FILE, where `+ PATTERN` \
          includes",
+    ),
+    (
+        &["--list", "--itemize-changes", "--out-format"],
+        "`ropewalk copy --list` prints what is sent, made and removed",
     ),
     (
         &["-u", "--update", "--ignore-existing"],

@@ -510,6 +510,7 @@ impl MoveArgs {
             // `copy` has options for these.
             archive: false,
             dry_run: false,
+            lists: false,
             delete: false,
             hard_links: false,
             checksums: None,

@@ -19,6 +19,12 @@ pub(crate) struct TreeArgs {
     #[arg(long, short = 'n')]
     dry_run: bool,
 
+    /// Print the name of each file and folder that is sent, made or removed
+    ///
+    /// On standard output, a line each, as -n does, before bytes move. What then does not arrive is named in the report. With --json an event each
+    #[arg(long, conflicts_with = "dry_run", hide_short_help = true)]
+    list: bool,
+
     /// Remove what the destination has and no source has
     ///
     /// When all has arrived, as rsync does. Only in folders that the sources have; a folder in the place of a file there, or the other way round, is removed, too. What --exclude matches stays, as do mount points, temporary names of transfers and, without -a,
@@ -106,8 +112,10 @@ impl TreeArgs {
     ) -> Result<Options> {
         let mut sources = nodes.iter().flat_map(|node| &node.sources);
         let is_memory = sources.any(|source| matches!(source.object, Object::Memory(_)));
-        if self.dry_run && is_memory {
-            bail!("--dry-run lists files, and mem: has none; leave it out");
+        for (lists, option) in [(self.dry_run, "--dry-run"), (self.list, "--list")] {
+            if lists && is_memory {
+                bail!("{option} lists files, and mem: has none; leave it out");
+            }
         }
         let stays = match (self.ignore_existing, self.update) {
             (true, _) => Stays::Existing,
@@ -142,6 +150,7 @@ impl TreeArgs {
             files,
             stays,
             dry_run: self.dry_run,
+            lists: self.list,
             delta: self.delta,
             verify_kept: self.resume == Resume::Verify,
             delete: self.delete,

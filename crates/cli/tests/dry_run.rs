@@ -141,3 +141,52 @@ fn copies_are_listed_under_their_nodes() {
         .assert_status(2)
         .assert_says("mem: has none");
 }
+
+/// `--list` prints what `-n` does, and the copy follows: of own copies, of a shared one, removals and all.
+#[test]
+fn a_copy_lists_what_it_does() {
+    let place = Place::new();
+    place.make_token();
+    make_tree(&place.path("set"));
+    let agents = ["one", "two"].map(|name| {
+        std::fs::create_dir(place.path(name)).unwrap();
+        place.agent(&place.path(name))
+    });
+    let one = agents[0].at(place.path("one/set"));
+    let two = agents[1].at(place.path("two/set"));
+    place.run(&["copy", "set", "one/set"]).assert_status(0);
+    std::fs::write(place.path("one/set/extra"), "no source has it").unwrap();
+    std::fs::write(place.path("set/sub/f3"), "changed").unwrap();
+    let args = ["copy", "--delete", "set", &one, "--also-to", &two];
+    let run = |option: &str| {
+        let ran = place.run(&[&args[..], &[option]].concat()).assert_status(0);
+        let mut lines: Vec<String> = ran.out().lines().map(str::to_owned).collect();
+        lines.sort_unstable();
+        lines
+    };
+    let foreseen = run("-n");
+    let is_removal = |line: &&String| line.starts_with("remove");
+    assert_eq!(foreseen.iter().filter(is_removal).count(), 1);
+    assert!(!place.path("two/set").exists());
+    assert_eq!(run("--list"), foreseen);
+    for folder in ["one", "two"] {
+        common::assert_same_tree(&place.path("set"), &place.path(folder).join("set"));
+    }
+    assert_eq!(run("--list"), Vec::<String>::new());
+    std::fs::write(place.path("set/sub/f3"), "again").unwrap();
+    let shared = [
+        "copy",
+        "--list",
+        "--destinations",
+        "shared",
+        "set",
+        "one/set",
+    ];
+    let ran = place.run(&shared).assert_status(0);
+    assert_eq!(ran.out(), "send        5 B  set/sub/f3\n");
+    ran.assert_says("done: 5 B");
+    place
+        .run(&["copy", "--list", "--detach", "set", "one/set"])
+        .assert_status(2)
+        .assert_says("a job has no terminal");
+}

@@ -189,6 +189,8 @@ pub(crate) async fn drive(
         Outcome::Failed,
         Some("the transfer ended without a result".into()),
     ));
+    // A later round carries out the rest of it.
+    driver.request.options.lists &= !driver.coordinator.has_listed();
     let now = driver.now();
     driver.connections.account(&mut driver.control);
     let nodes = driver.admitted();

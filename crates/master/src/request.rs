@@ -242,6 +242,8 @@ pub struct Options {
     pub archive: bool,
     /// Nothing is made: receivers list what they would do.
     pub dry_run: bool,
+    /// Receivers list what they are about to do.
+    pub lists: bool,
     /// What no source has is removed from destinations, in folders that the sources have, once all is safe.
     pub delete: bool,
     /// Whether names of one file arrive as names of one file.
@@ -400,6 +402,7 @@ impl Default for Options {
             compares: false,
             archive: false,
             dry_run: false,
+            lists: false,
             delete: false,
             hard_links: false,
             checksums: None,

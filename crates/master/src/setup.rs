@@ -244,6 +244,7 @@ pub(crate) fn setup(request: &Request, id: uuid::Uuid, before: &Before) -> (Setu
         same: options.same.into(),
         archive: options.archive,
         dry_run: options.dry_run,
+        lists: options.lists,
         delete: options.delete,
         hard_links: options.hard_links,
         stays: options.stays.into(),

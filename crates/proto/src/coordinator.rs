@@ -138,6 +138,7 @@ pub struct Coordinator {
     groups: groups::Groups,
     looking: looking::Looking,
     listed: DryRunReport,
+    has_listed: bool,
     differing: CheckReport,
     // The first plan, the speeds it was made with, and how many came after it.
     planned: Planned,
@@ -176,6 +177,7 @@ impl Coordinator {
             groups: groups::Groups::default(),
             looking: looking::Looking::default(),
             listed: DryRunReport::default(),
+            has_listed: false,
             differing: CheckReport::default(),
             planned: Planned::default(),
             basis: Basis::None,

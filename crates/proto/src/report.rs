@@ -198,7 +198,7 @@ pub enum Event {
         /// Plain words: node, lane, range, cause.
         message: String,
     },
-    /// Of a dry run: something that a copy would do. Of a comparison: something that differs.
+    /// Of a dry run, something that a copy would do; with `--list`, something that it is about to do. Of a comparison: something that differs.
     Listed {
         /// Name of the node at whose destination it would be done; of a shared one, of the node that looked.
         node: String,

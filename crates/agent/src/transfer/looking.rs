@@ -137,11 +137,9 @@ impl Transfer {
         let transfer = self.clone();
         let looking = looking.spawn(move || {
             let found = catch_unwind(AssertUnwindSafe(|| match look.files.is_empty() {
-                true => transfer.with_lists(&look, |parts, contents| {
-                    match transfer.member.options.dry_run {
-                        true => transfer.list(&look, parts, contents),
-                        false => transfer.find_there(&look, parts, contents),
-                    }
+                true => transfer.with_lists(&look, |parts, contents| match look.lists {
+                    true => transfer.list(&look, parts, contents),
+                    false => transfer.find_there(&look, parts, contents),
                 }),
                 false => transfer.find_rows(&look),
             }));
@@ -199,7 +197,7 @@ impl Transfer {
         found
     }
 
-    /// A dry run: reports what a copy would do here, and makes nothing.
+    /// Reports what the copy does here, and makes nothing.
     fn list(
         &self,
         look: &control::Look,
@@ -229,6 +227,10 @@ impl Transfer {
                 TreeSink::differences(path, parts, comparing, &self.member.filter)
             }
             Some((path, make_folder)) => {
+                if !options.dry_run {
+                    let awaited = self.member.await_endings(path, &self.id_text());
+                    awaited.map_err(|error| error.to_string())?;
+                }
                 if let Some(filter) = removes {
                     let checked = TreeSink::check_extra(path, parts, filter);
                     checked.map_err(|error| error.to_string())?;

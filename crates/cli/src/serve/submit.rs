@@ -50,12 +50,16 @@ pub(super) fn kept_variables() -> Vec<(String, Text)> {
 
 /// Hands a command of this process over.
 pub(crate) fn submit(asked: &Asked<'_>, handed: Handed) -> Result<ExitCode> {
-    if let Asked::Transfer(request) = asked
-        && request.options.dry_run
-    {
-        bail!(Usage(anyhow::anyhow!(
-            "--dry-run answers at once; leave --detach out"
-        )));
+    if let Asked::Transfer(request) = asked {
+        let options = &request.options;
+        let why = match (options.dry_run, options.lists) {
+            (true, _) => Some("--dry-run answers at once"),
+            (false, true) => Some("--list prints, and a job has no terminal"),
+            (false, false) => None,
+        };
+        if let Some(why) = why {
+            bail!(Usage(anyhow::anyhow!("{why}; leave --detach out")));
+        }
     }
     let folder = std::env::current_dir().context("the current folder is gone")?;
     let (from, to, places, label) = match asked {

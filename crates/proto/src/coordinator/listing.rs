@@ -1,4 +1,4 @@
-//! A dry run: receivers list what a copy would do, and it ends. Nothing is made, no byte of a file moves.
+//! Receivers list what a copy does, before the plan; a dry run ends with that, and nothing is made, no byte of a file moves.
 //!
 //! ```text
 //!  Look: serve lists of files --> all senders
@@ -20,6 +20,17 @@ impl Coordinator {
     #[must_use]
     pub fn is_dry_run(&self) -> bool {
         self.setup.options.dry_run
+    }
+
+    /// Whether receivers list now, or are about to, what the copy does.
+    pub(super) fn is_listing(&self) -> bool {
+        self.is_dry_run() || self.setup.options.lists && !self.has_listed
+    }
+
+    /// Whether all receivers have listed what the copy does, in a transfer that then carries it out.
+    #[must_use]
+    pub fn has_listed(&self) -> bool {
+        self.has_listed
     }
 
     /// The name of a node.
@@ -56,7 +67,7 @@ impl Coordinator {
     /// Some of what the awaited receiver would do.
     pub(super) fn handle_listing(&mut self, node: u32, listing: Listing) {
         let is_awaited = self.looking.awaits(node);
-        if self.phase != Phase::Looking || !self.is_dry_run() || !is_awaited {
+        if self.phase != Phase::Looking || !self.is_listing() || !is_awaited {
             return;
         }
         for entry in &listing.entries {
@@ -90,15 +101,10 @@ impl Coordinator {
         if !present.failed.is_empty() {
             return self.list_on(node, &present.failed);
         }
-        let there = control::range_set(&present.ranges);
-        for receiver in self.receivers().collect::<Vec<_>>() {
-            if receiver == node || self.is_shared_copy() {
-                self.nodes[receiver as usize].have(&there);
-            }
+        // A copy that is carried out counts it then.
+        if self.is_dry_run() {
+            self.count_listed(node, present);
         }
-        let state = &mut self.nodes[node as usize];
-        state.present_bytes += there.len_bytes();
-        state.count_present(present);
         if !present.last {
             return;
         }
@@ -106,6 +112,10 @@ impl Coordinator {
             return;
         }
         self.looking.end();
+        if !self.is_dry_run() {
+            self.has_listed = true;
+            return self.look();
+        }
         match self.left_out_error() {
             Some(text) => {
                 self.fail(ErrorKind::Missing, text.clone());
@@ -124,6 +134,18 @@ impl Coordinator {
                 }
             },
         }
+    }
+
+    fn count_listed(&mut self, node: u32, present: &Present) {
+        let there = control::range_set(&present.ranges);
+        for receiver in self.receivers().collect::<Vec<_>>() {
+            if receiver == node || self.is_shared_copy() {
+                self.nodes[receiver as usize].have(&there);
+            }
+        }
+        let state = &mut self.nodes[node as usize];
+        state.present_bytes += there.len_bytes();
+        state.count_present(present);
     }
 
     /// A receiver cannot look. Others of a shared copy may.

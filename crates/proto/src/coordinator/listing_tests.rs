@@ -8,15 +8,19 @@ use crate::report::{DryRunReport, ErrorKind};
 
 /// `s` holds a tree of 100 bytes, `a` and `b` want it; all have opened what they have.
 fn opened(destinations: Destinations) -> Coordinator {
+    let options = control::Options {
+        dry_run: true,
+        ..control::Options::default()
+    };
+    opened_by(destinations, options)
+}
+
+fn opened_by(destinations: Destinations, options: control::Options) -> Coordinator {
     let nodes = vec![
         with_tree("s", true),
         with_tree("a", false),
         with_tree("b", false),
     ];
-    let options = control::Options {
-        dry_run: true,
-        ..control::Options::default()
-    };
     let mut c = opening_with(nodes, destinations, options);
     actions(&mut c);
     c.handle_message(0, opened_trees(1, 1), Instant(1));
@@ -192,5 +196,49 @@ fn what_differs_is_counted() {
         };
         assert_eq!((outcome(&told), c.failure_kind()), (Some(expected), kind));
         assert_eq!(c.dry_run(), None);
+    }
+}
+
+/// A copy that lists what it does goes on as any other when all receivers have: what they have is counted once, with the plan.
+#[test]
+fn a_copy_is_listed_and_carried_out() {
+    for destinations in [Destinations::Copies, Destinations::Shared] {
+        let is_shared = destinations == Destinations::Shared;
+        let mut c = opened_by(
+            destinations,
+            control::Options {
+                lists: true,
+                ..control::Options::default()
+            },
+        );
+        let told = actions(&mut c);
+        assert!(is_asked(&told, 1) && !is_asked(&told, 2));
+        let listers: &[u32] = if is_shared { &[1] } else { &[1, 2] };
+        let mut told = Vec::new();
+        for node in listers {
+            say(&mut c, *node, listing());
+            c.handle_message(*node, from(present(true)), Instant(2));
+            told = actions(&mut c);
+        }
+        assert_eq!(c.dry_run(), None);
+        assert_eq!(c.wanted_bytes(), if is_shared { 100 } else { 200 });
+        assert!(c.has_listed());
+        if is_shared {
+            // It decides what is there, as without a list.
+            let is_look = |body: &&to_agent::Body| {
+                matches!(
+                    body,
+                    to_agent::Body::Look(Look {
+                        decides: true,
+                        lists: false,
+                        ..
+                    })
+                )
+            };
+            assert!(sent(&told, 1).iter().any(is_look));
+            c.handle_message(1, from(present(true)), Instant(3));
+            told = actions(&mut c);
+        }
+        assert!(told.iter().any(|told| matches!(told, Action::Plan(..))));
     }
 }

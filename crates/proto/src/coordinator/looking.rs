@@ -174,6 +174,9 @@ impl Coordinator {
         if self.is_dry_run() {
             return self.list();
         }
+        if self.is_listing() && self.begin_listing() {
+            return;
+        }
         let searches = match self.setup.mapping {
             Mapping::Trees { .. } if self.has_shared_tree() => vec![self.search_of_all()],
             Mapping::Trees { .. } => Vec::new(),
@@ -200,7 +203,7 @@ impl Coordinator {
         shared.map(search).collect()
     }
 
-    /// As [`Coordinator::look`], of a dry run. Whether a receiver looks.
+    /// As [`Coordinator::look`], for a list of what the copy does. Whether a receiver looks.
     pub(super) fn begin_listing(&mut self) -> bool {
         let search = self.search_of_all();
         self.ask_first(vec![search])
@@ -299,6 +302,7 @@ impl Coordinator {
             parts: self.space.parts.clone(),
             source_bases: sources.map(|source| source.base).collect(),
             decides: decides.is_some(),
+            lists: decides.is_some() && self.is_listing(),
             delete: self.deletes(),
             ..Look::default()
         };
@@ -315,7 +319,7 @@ impl Coordinator {
         let Some(at) = self.looking.of_awaited(node) else {
             return;
         };
-        if self.is_dry_run() {
+        if self.is_listing() {
             return self.handle_list_end(node, present);
         }
         if !present.failed.is_empty() {
@@ -446,7 +450,7 @@ impl Coordinator {
         if self.phase != Phase::Looking || state.is_sender() || !is_left || is_of_rows {
             return false;
         }
-        if self.is_dry_run() {
+        if self.is_listing() {
             return self.lists_without(node);
         }
         if self.looking.awaits(node) {

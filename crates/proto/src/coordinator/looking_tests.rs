@@ -468,6 +468,13 @@ fn a_node_that_waits_for_an_end_is_not_late() {
     }
     assert_eq!(outcome(&told), None);
     assert!(told.iter().any(|told| matches!(told, Action::Progress)));
+    let notes = told.iter().filter_map(|told| match told {
+        Action::Note(text) => Some(text),
+        _ => None,
+    });
+    let notes: Vec<_> = notes.collect();
+    assert_eq!(notes.len(), 1, "{notes:?}");
+    assert!(notes[0].ends_with("waits for an earlier transfer to /copy to end"));
     let status = from_agent::Body::SenderStatus(control::SenderStatus::default());
     c.handle_message(1, from(status), c.clock.now);
     assert_eq!(c.busy(), None);

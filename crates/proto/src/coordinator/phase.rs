@@ -21,7 +21,7 @@ pub(super) enum Phase {
     Comparing,
     /// Nodes look whether places are one, and whether overlapping rows hold the same bytes.
     Probing,
-    /// A receiver of a shared copy looks what of it is there.
+    /// A receiver of a shared copy looks what of it is there; or receivers list what the copy does.
     Looking,
     /// The first plan is made.
     Planning,
@@ -58,7 +58,10 @@ impl Phase {
         Some(match (self, step) {
             (Self::Opening, Step::Differ) => Self::Comparing,
             (Self::Opening | Self::Comparing, Step::Odd) => Self::Probing,
-            (Self::Opening | Self::Comparing | Self::Probing, Step::Look) => Self::Looking,
+            // What a copy does may be listed before one node decides what of it is there.
+            (Self::Opening | Self::Comparing | Self::Probing | Self::Looking, Step::Look) => {
+                Self::Looking
+            }
             (Self::Opening | Self::Comparing | Self::Probing | Self::Looking, Step::LaidOut) => {
                 Self::Planning
             }

@@ -26,6 +26,9 @@ fn by_sender(lanes: impl Iterator<Item = (u32, u64)>) -> BTreeMap<u32, u64> {
     all
 }
 
+/// How long a node has waited for the end of another transfer when a note says so.
+const AWAITED_END_NOTED: Nanos = Nanos::from_secs(2);
+
 /// What keeps a node busy that moves nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Busy {
@@ -114,6 +117,7 @@ impl Coordinator {
             self.ending.since = None;
         }
         state.busy = busy;
+        self.note_awaited_end(node);
         self.observe_streams(node, status.tcp.as_ref());
         if self.phase == Phase::Moving {
             self.observe(node, status, now);
@@ -140,9 +144,21 @@ impl Coordinator {
             (state.scanned, state.scanned_at) = (entries, now);
         }
         state.busy = busy;
+        self.note_awaited_end(node);
         self.observe_streams(node, status.tcp.as_ref());
         let (sending, tcp) = (status.sending.as_ref(), status.tcp.as_ref());
         self.observe_sending(node, sending, tcp, &status.rails);
+    }
+
+    /// Says what a node waits for once that takes longer than a transfer's end mostly does.
+    fn note_awaited_end(&mut self, node: u32) {
+        if let Some(Busy::AwaitingEnd { path, waited }) = &self.nodes[node as usize].busy
+            && *waited >= AWAITED_END_NOTED
+        {
+            let name = self.name(node);
+            let text = format!("{name}: waits for an earlier transfer to {path} to end");
+            self.note_once(text);
+        }
     }
 
     /// The first node that is busy with something else while nothing moves, and with what.
