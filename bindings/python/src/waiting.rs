@@ -57,7 +57,7 @@ pub(crate) fn connected<T: Send + 'static>(
     py: Python<'_>,
     connect: impl FnOnce() -> Result<T, ropewalk::Error> + Send + 'static,
 ) -> PyResult<T> {
-    let (give, made) = sync_channel(1);
+    let (give, mut made) = sync_channel(1);
     let thread = std::thread::Builder::new().name("ropewalk-connect".into());
     thread.spawn(move || {
         // A signal ends the other side.
@@ -65,7 +65,9 @@ pub(crate) fn connected<T: Send + 'static>(
     })?;
     loop {
         py.check_signals()?;
-        match py.detach(|| made.recv_timeout(LOOK_EVERY)) {
+        let connected;
+        (connected, made) = py.detach(move || (made.recv_timeout(LOOK_EVERY), made));
+        match connected {
             Ok(connected) => return connected.map_err(raise),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => {

@@ -48,7 +48,7 @@ fn pair(folder: &Path) -> (PathBuf, PathBuf) {
 }
 
 /// Runs with such a pair where `sub` of the destination, which is given, is a file system of its own.
-fn mounted(len: u64, run: impl FnOnce(&Path, &Path, &Path)) {
+fn mounted(len: u64, run: impl FnOnce(&Path, &Path, &Path) + Send) {
     support::sys::alone(|| {
         let (_keep, folder) = folder();
         let (from, to) = pair(&folder);

@@ -364,6 +364,9 @@ pub struct Options {
     /// with dry_run: Listed has all that differs, for a comparison and not for a copy
     #[prost(bool, tag = "62")]
     pub compares: bool,
+    /// receivers list what the copy does before they plan it, as Look.lists says
+    #[prost(bool, tag = "64")]
+    pub lists: bool,
     /// longest wait for an earlier transfer to a destination to end; absent, or less: 60 s
     #[prost(uint64, optional, tag = "63")]
     pub ending_wait_seconds: ::core::option::Option<u64>,
@@ -1113,6 +1116,9 @@ pub struct Look {
     /// of what all nodes of the destination take, as in Plan
     #[prost(message, repeated, tag = "7")]
     pub origins: ::prost::alloc::vec::Vec<Origin>,
+    /// with decides: it makes nothing and says with Listing what the copy does, before Present
+    #[prost(bool, tag = "8")]
+    pub lists: bool,
 }
 /// A file that several nodes write by rows.
 #[derive(Clone, PartialEq, ::prost::Message)]
