@@ -471,16 +471,21 @@ impl Row {
     fn rename(&self) -> Result<bool, StoreError> {
         let standing = self.standing()?;
         let file = standing.filter(is_file);
-        if let Some(rest) = *lock(&self.rest)
-            && file.map(|stat| Version::of(&stat)) != Some(rest)
-        {
+        // Another one would lose the bytes that it has beside these.
+        if self.file.keeps_rest && file.map(|stat| Version::of(&stat)) != *lock(&self.rest) {
             return Err(self.overtaken());
         }
         self.set_mode(file.map(|stat| stat.st_mode))?;
-        let result =
-            rustix::fs::renameat(&self.parent, &*self.temporary, &self.parent, &*self.name);
-        result
-            .map_err(|errno| StoreError::from_errno(Operation::Rename, &self.file.path, errno))?;
+        let (folder, from, to) = (self.parent.as_fd(), &*self.temporary, &*self.name);
+        let is_new = self.file.keeps_rest && standing.is_none();
+        let renamed = match is_new {
+            true => sys::rename_new((folder, from), (folder, to)),
+            false => rustix::fs::renameat(folder, from, folder, to),
+        };
+        renamed.map_err(|errno| match errno {
+            Errno::EXIST if is_new => self.overtaken(),
+            errno => StoreError::from_errno(Operation::Rename, &self.file.path, errno),
+        })?;
         self.sync_folder()?;
         Ok(standing.is_some())
     }

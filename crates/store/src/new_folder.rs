@@ -4,7 +4,7 @@ use std::fs::File;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Mode, OFlags, RenameFlags};
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::error::{Operation, StoreError};
@@ -85,7 +85,8 @@ impl NewFolder {
         rustix::fs::fchmod(&self.folder, Mode::from_raw_mode(0o777 & !sys::umask()))
             .and_then(|()| rustix::fs::fsync(&self.folder))
             .map_err(failed.clone()(Operation::SetMetadata))?;
-        match self.rename() {
+        let parent = self.parent.as_fd();
+        match sys::rename_new((parent, &self.temporary), (parent, &self.name)) {
             Ok(()) => {}
             Err(Errno::EXIST | Errno::NOTEMPTY | Errno::NOTDIR) => {
                 return Err(StoreError::NotNew {
@@ -96,22 +97,6 @@ impl NewFolder {
         }
         self.has_name = true;
         rustix::fs::fsync(&self.parent).map_err(failed(Operation::Sync))
-    }
-
-    fn rename(&self) -> Result<(), Errno> {
-        let (from, to) = (&*self.temporary, &*self.name);
-        let flags = RenameFlags::NOREPLACE;
-        match rustix::fs::renameat_with(&self.parent, from, &self.parent, to, flags) {
-            // Some network file systems know no flags.
-            Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
-                match sys::stat_entry(self.parent.as_fd(), to) {
-                    Err(Errno::NOENT) => rustix::fs::renameat(&self.parent, from, &self.parent, to),
-                    Err(errno) => Err(errno),
-                    Ok(_) => Err(Errno::EXIST),
-                }
-            }
-            other => other,
-        }
     }
 }
 

@@ -14,8 +14,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rustix::fs::{
-    self, AtFlags, FallocateFlags, FileType, MemfdFlags, Mode, OFlags, ResolveFlags, SealFlags,
-    Stat, Timestamps,
+    self, AtFlags, FallocateFlags, FileType, MemfdFlags, Mode, OFlags, RenameFlags, ResolveFlags,
+    SealFlags, Stat, Timestamps,
 };
 use rustix::io::Errno;
 
@@ -173,6 +173,22 @@ pub(crate) fn rename_to(
         return Err(Errno::IO);
     }
     rustix::fs::renameat(from, name, to, name)
+}
+
+/// Gives what has a name another one, which nothing must have: EEXIST.
+pub(crate) fn rename_new(
+    (from, name): (BorrowedFd<'_>, &[u8]),
+    (to, new): (BorrowedFd<'_>, &[u8]),
+) -> Result<(), Errno> {
+    match fs::renameat_with(from, name, to, new, RenameFlags::NOREPLACE) {
+        // Some network file systems know no flags.
+        Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => match stat_entry(to, new) {
+            Err(Errno::NOENT) => fs::renameat(from, name, to, new),
+            Err(errno) => Err(errno),
+            Ok(_) => Err(Errno::EXIST),
+        },
+        other => other,
+    }
 }
 
 /// Disks that fail, or lack something, in tests.

@@ -294,6 +294,26 @@ fn a_range_is_written_into_a_file() {
     assert!(matches!(sink.commit(), Err(StoreError::Overtaken { .. })));
     sink.discard();
     assert_eq!(std::fs::read(&path).unwrap(), b"by another program");
+    // Nor is what is made, or removed, meanwhile.
+    for is_there in [false, true] {
+        std::fs::remove_file(&path).unwrap();
+        let make = || std::fs::write(&path, "by another program").unwrap();
+        if is_there {
+            make();
+        }
+        let sink = rows(into(), 1000, 0);
+        sink.write_at(0, &[8; 1000]).unwrap();
+        match is_there {
+            true => std::fs::remove_file(&path).unwrap(),
+            false => make(),
+        }
+        assert!(matches!(sink.commit(), Err(StoreError::Overtaken { .. })));
+        sink.discard();
+        if is_there {
+            make();
+        }
+        assert_eq!(std::fs::read(&path).unwrap(), b"by another program");
+    }
     // A file that is not there begins with a hole.
     std::fs::remove_file(&path).unwrap();
     let sink = rows(into(), 10, 5);

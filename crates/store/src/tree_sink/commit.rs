@@ -12,7 +12,7 @@ use std::collections::HashSet;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags, Stat};
+use rustix::fs::{AtFlags, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
 use super::across::Unplaceable;
@@ -481,21 +481,10 @@ impl Tree {
     /// Gives the temporary name the final one.
     fn rename_stage(&self) -> Result<(), StoreError> {
         let (from, to) = (&*self.temporary, &*self.name);
-        let plain = || rustix::fs::renameat(&self.stage_parent, from, &self.parent, to);
-        let renamed = if self.root.is_some() {
-            match rustix::fs::renameat_with(
-                &self.stage_parent,
-                from,
-                &self.parent,
-                to,
-                RenameFlags::NOREPLACE,
-            ) {
-                // Some network file systems know no flags.
-                Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => plain(),
-                other => other,
-            }
-        } else {
-            plain()
+        let (stage, parent) = (self.stage_parent.as_fd(), self.parent.as_fd());
+        let renamed = match self.root {
+            Some(_) => sys::rename_new((stage, from), (parent, to)),
+            None => rustix::fs::renameat(stage, from, parent, to),
         };
         renamed.map_err(|errno| match errno {
             Errno::EXIST | Errno::NOTEMPTY => StoreError::TakenMeanwhile {
