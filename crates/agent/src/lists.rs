@@ -7,7 +7,7 @@ use ropewalk_lane::{Grant, Received};
 use ropewalk_model::Range;
 use ropewalk_proto::control;
 use ropewalk_proto::wire::CHUNK_LEN;
-use ropewalk_store::{Manifest, Part};
+use ropewalk_store::{Keep, Manifest, Part};
 
 use crate::connect::Via;
 use crate::find::Ways;
@@ -21,6 +21,37 @@ const MANIFEST_MAX: u64 = 1 << 30;
 
 /// A holder that sends no part of a manifest for this long is passed over.
 const MANIFEST_SILENCE: Duration = Duration::from_secs(15);
+
+/// Refuses a list that is not what its holder announced, or has more than it was asked for: a host that is a source decides neither which
+/// bytes of others are whose, nor which rights and names a copy gets.
+fn check(manifest: &Manifest, part: &control::Part, keep: Keep) -> Result<(), String> {
+    let (bytes, files) = (manifest.data_len(), manifest.file_count());
+    if (bytes, files) != (part.length, part.file_count) {
+        return Err(format!(
+            "its list of files has {files} files of {bytes} bytes, and it announced {} of {}",
+            part.file_count, part.length
+        ));
+    }
+    let shown = |path: &[u8]| path.escape_ascii().to_string();
+    if let Some(entry) = manifest.beyond(keep) {
+        return Err(format!(
+            "its list of files has owners, attributes, hard links or special files, which it was not asked for, of \"{}\"",
+            shown(&entry.path)
+        ));
+    }
+    if manifest.is_bundle() == part.names.is_empty() {
+        return Err("its list of files is of other things than it was asked for".into());
+    }
+    let is_asked = |name: &[u8]| part.names.iter().any(|asked| asked == name);
+    let mut names = manifest.names().filter(|_| manifest.is_bundle());
+    match names.find(|name| !is_asked(name)) {
+        Some(name) => Err(format!(
+            "its list of files has \"{}\", which it was not asked for",
+            shown(name)
+        )),
+        None => Ok(()),
+    }
+}
 
 /// Fetches lists of files.
 pub(crate) struct Lists<'a> {
@@ -57,7 +88,12 @@ impl Lists<'_> {
             let Some(peer) = self.peers.iter().find(|p| p.node == *holder) else {
                 continue;
             };
-            match self.fetch_from(peer, at, part) {
+            let fetched = self.fetch_from(peer, at, part);
+            let checked = fetched.and_then(|manifest| {
+                check(&manifest, part, self.member.keep())?;
+                Ok(manifest)
+            });
+            match checked {
                 Ok(manifest) => return Ok(manifest),
                 Err(reason) => last = format!("{}: {reason}", peer.name),
             }
@@ -121,5 +157,83 @@ impl Lists<'_> {
             return Err("the list of files does not match its hash".into());
         }
         Manifest::decode(&landing.bytes).map_err(|e| e.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ropewalk_store::Scan;
+
+    use super::*;
+
+    /// A list that is not what was announced, or has more than was asked for, is refused, whatever its hash; one that is as asked is not.
+    #[test]
+    fn lists_are_as_announced_and_asked_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path().canonicalize().unwrap();
+        for (name, text) in [("a", "ten bytes!"), ("b", "five!")] {
+            std::fs::write(folder.join(name), text).unwrap();
+        }
+        std::fs::hard_link(folder.join("a"), folder.join("c")).unwrap();
+        let all = Keep {
+            owners: true,
+            attributes: true,
+            links: true,
+            specials: true,
+        };
+        let scan = |keep| Scan::read_keeping(&folder, keep).unwrap().manifest;
+        let of = |manifest: &Manifest| control::Part {
+            length: manifest.data_len(),
+            file_count: manifest.file_count(),
+            ..control::Part::default()
+        };
+        let plain = scan(Keep::default());
+        assert_eq!(check(&plain, &of(&plain), Keep::default()), Ok(()));
+        let is_refused = |manifest: &Manifest, part: control::Part, keep, why: &str| {
+            let reason = check(manifest, &part, keep).unwrap_err();
+            assert!(reason.contains(why), "{reason}");
+        };
+        for (length, file_count) in [(1, 3), (26, 3), (25, 2), (0, 0)] {
+            let part = control::Part {
+                length,
+                file_count,
+                ..of(&plain)
+            };
+            is_refused(&plain, part, Keep::default(), "3 files of 25 bytes");
+        }
+        let kept = scan(all);
+        assert_eq!(check(&kept, &of(&kept), all), Ok(()));
+        for keep in [
+            Keep {
+                owners: false,
+                ..all
+            },
+            Keep {
+                links: false,
+                ..all
+            },
+        ] {
+            is_refused(&kept, of(&kept), keep, "not asked for");
+        }
+        let one = |name: &str| {
+            let scan = Scan::read(&folder.join(name)).unwrap().manifest;
+            (name.as_bytes().to_vec(), Arc::unwrap_or_clone(scan))
+        };
+        let bundle = Manifest::bundle(vec![one("a"), one("b")]).unwrap();
+        let named = |names: &[&str]| control::Part {
+            names: names.iter().map(|name| name.as_bytes().to_vec()).collect(),
+            ..of(&bundle)
+        };
+        assert_eq!(
+            check(&bundle, &named(&["b", "a", "x"]), Keep::default()),
+            Ok(())
+        );
+        is_refused(&bundle, named(&["a"]), Keep::default(), "\"b\"");
+        is_refused(&bundle, named(&[]), Keep::default(), "other things");
+        let part = control::Part {
+            names: vec![b"a".to_vec()],
+            ..of(&plain)
+        };
+        is_refused(&plain, part, Keep::default(), "other things");
     }
 }

@@ -13,7 +13,7 @@ use ropewalk_lane::seal::{PairSecret, derive};
 use ropewalk_lane::{Stopper, tls};
 use ropewalk_model::time;
 use ropewalk_proto::control::{self, FromAgent, Peer, Same, Verify, from_agent, route};
-use ropewalk_store::{Adopt, Check, Contents, Dest, Filter, Stays, StoreError, Wish};
+use ropewalk_store::{Adopt, Check, Contents, Dest, Filter, Keep, Stays, StoreError, Wish};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::watch;
 
@@ -161,6 +161,11 @@ impl Member {
             _ if self.options.verify_kept => Adopt::Hashed,
             _ => Adopt::All,
         }
+    }
+
+    /// What lists of files have of each entry.
+    pub fn keep(&self) -> Keep {
+        open::keep(&self.options)
     }
 
     /// What is done with what is there.

@@ -47,6 +47,16 @@ pub(crate) enum TreeRoot {
 /// The master gets to know where so many files and folders of one source are.
 const ROOTS_MAX: usize = 1024;
 
+/// What is recorded of entries of sources, and received of others.
+pub(crate) fn keep(options: &control::Options) -> Keep {
+    Keep {
+        owners: options.archive,
+        attributes: options.archive,
+        links: options.hard_links,
+        specials: options.archive,
+    }
+}
+
 /// For the master.
 pub(crate) fn above_of(above: &ropewalk_store::Above) -> control::Above {
     control::Above {
@@ -374,9 +384,13 @@ fn rows(rows: &[Row], host: &Host) -> Result<(OpenSource, OpenedSource), AgentEr
         }
     }
     for row in rows {
-        let (identity, mode) =
-            ropewalk_store::identity(&roots.resolve_read(path_of(&row.object))?)?;
-        opened.identities.push(identity_of(&identity, Some(mode)));
+        let path = roots.resolve_read(path_of(&row.object))?;
+        let (identity, mode) = ropewalk_store::identity(&path)?;
+        let number = ropewalk_store::file_number(&path);
+        opened.identities.push(control::Identity {
+            file: number.map_or(0, |(number, _)| number),
+            ..identity_of(&identity, Some(mode))
+        });
     }
     let source = Arc::new(FileSource::open(layout, paths)?);
     Ok((OpenSource::Rows { ranges, source }, opened))
@@ -388,7 +402,17 @@ fn identity_of(identity: &ropewalk_store::Identity, mode: Option<u32>) -> contro
         modified_seconds: identity.mtime_seconds,
         modified_nanoseconds: identity.mtime_nanoseconds,
         mode,
+        file: 0,
     }
+}
+
+/// The file that has the path of rows, for the master.
+pub(crate) fn file_at(path: &Path) -> Option<control::Identity> {
+    let (file, identity) = ropewalk_store::file_number(path)?;
+    Some(control::Identity {
+        file,
+        ..identity_of(&identity, None)
+    })
 }
 
 fn mixed() -> AgentError {

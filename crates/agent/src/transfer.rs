@@ -12,7 +12,7 @@ use ropewalk_lane::seal::PairSecret;
 use ropewalk_model::{Layout, Range, RangeSet};
 use ropewalk_proto::control::{self, FromAgent, from_agent, to_agent};
 use ropewalk_proto::report::ErrorKind;
-use ropewalk_store::{BufferSource, Keep, PatternSource, Scanning, Source, StoreError};
+use ropewalk_store::{BufferSource, PatternSource, Scanning, Source, StoreError};
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::AgentError;
@@ -119,13 +119,7 @@ impl Transfer {
         let usable = usable(&open.rails)?;
         let mut opened = reachable(&usable, is_restricted, reached_as, host);
         let mut sources = Vec::new();
-        let asked = open.options.unwrap_or_default();
-        let keep = Keep {
-            owners: asked.archive,
-            attributes: asked.archive,
-            links: asked.hard_links,
-            specials: asked.archive,
-        };
+        let keep = open::keep(&open.options.unwrap_or_default());
         let filter = open::filter(&open.filter)?;
         for request in &open.sources {
             let files = open.files.as_ref();

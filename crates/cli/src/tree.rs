@@ -22,7 +22,12 @@ pub(crate) struct TreeArgs {
     /// Print the name of each file and folder that is sent, made or removed
     ///
     /// On standard output, a line each, as -n does, before bytes move. What then does not arrive is named in the report. With --json an event each
-    #[arg(long, conflicts_with = "dry_run", hide_short_help = true)]
+    #[arg(
+        long,
+        conflicts_with = "dry_run",
+        hide_short_help = true,
+        hide_long_help = true
+    )]
     list: bool,
 
     /// Remove what the destination has and no source has

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use ropewalk_proto::control::{self, ToAgent, from_agent, to_agent};
 use ropewalk_proto::report::{ControlReport, ErrorKind, Event, Outcome, Report};
+use ropewalk_store::may_match;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::task::JoinSet;
 
@@ -225,6 +226,13 @@ fn meanings(
                 for (pattern, found) in patterns(&nodes[*number]).into_iter().zip(matches) {
                     if !found.error.is_empty() {
                         failures.push(format!("{name}: {}", found.error));
+                    }
+                    let mut paths_found = found.paths.iter();
+                    if let Some(path) = paths_found.find(|path| !may_match(&pattern, path)) {
+                        let (path, pattern) = (path.escape_ascii(), pattern.escape_ascii());
+                        failures.push(format!(
+                            "{name}: its agent has \"{path}\" for {pattern}, which that does not match"
+                        ));
                     }
                     paths.insert(pattern, found.paths.clone());
                 }

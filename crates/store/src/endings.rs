@@ -45,13 +45,16 @@ pub fn await_endings(
     let name = &*name;
     let began = Instant::now();
     let is_awaited = |folder: &OwnedFd, journal: &[u8]| {
+        // Before it is opened: that of another user may be under a lease, which an open waits for.
+        if is_ours(folder, journal) != Some(true) {
+            return false;
+        }
         let is_of_round = is_other_round(journal, name, id) && journal::is_written(folder, journal);
-        let is_awaited = match is_of_round {
+        match is_of_round {
             // It writes the same bytes: what it still has is sent again.
             true => began.elapsed() < ROUND_WAIT,
             false => journal::is_ending(folder, journal),
-        };
-        is_awaited && is_ours(folder, journal) == Some(true)
+        }
     };
     // Whether it is of another transfer.
     let awaited = |folder: &OwnedFd| {

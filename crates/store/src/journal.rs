@@ -13,6 +13,7 @@
 use std::fs::File;
 use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{Duration, Instant};
 
 use ropewalk_model::journal::{HOST_MARK_LEN, Header, HeaderError, Records, decode, ending};
 pub(crate) use ropewalk_model::journal::{Recorded, Safe};
@@ -125,6 +126,11 @@ fn host() -> [u8; HOST_MARK_LEN] {
     mark
 }
 
+/// How long a journal may be locked by one that only looks at it.
+const LOOK_WAIT: Duration = Duration::from_millis(200);
+
+const LOOK_PAUSE: Duration = Duration::from_millis(5);
+
 /// A journal that no process writes any more, with its lock.
 #[derive(Debug)]
 pub(crate) struct Left {
@@ -184,11 +190,18 @@ pub(crate) fn read_unlocked(folder: impl AsFd, name: &[u8]) -> Vec<Recorded> {
     records.map_or_else(Vec::new, |(_, records)| decode(records))
 }
 
-/// Reads the journal of this name; `None` where it is none, is another host's, or is written.
+/// Reads the journal of this name; `None` where it is none, is another host's, or is written. A process that only looks at it, as `status`
+/// does, is waited for.
 pub(crate) fn claim(folder: impl AsFd, name: &[u8]) -> Option<Left> {
-    match find(folder, name) {
-        Found::Left(left) => Some(left),
-        Found::Locked | Found::OfOtherHost | Found::OfOtherVersion | Found::Unreadable => None,
+    let until = Instant::now() + LOOK_WAIT;
+    loop {
+        match find(folder.as_fd(), name) {
+            Found::Left(left) => return Some(left),
+            Found::Locked if Instant::now() < until => std::thread::sleep(LOOK_PAUSE),
+            Found::Locked | Found::OfOtherHost | Found::OfOtherVersion | Found::Unreadable => {
+                return None;
+            }
+        }
     }
 }
 
@@ -255,6 +268,23 @@ mod tests {
             range,
             digest: None,
         }
+    }
+
+    /// One that looks at a journal for a moment does not keep it from being taken over.
+    #[test]
+    fn lookers_are_waited_for() {
+        let (_path, folder) = folder();
+        drop(Journal::create(folder.as_fd(), b"j").unwrap());
+        let flags = OFlags::RDWR | OFlags::NONBLOCK;
+        let looker = sys::open_beneath(folder.as_fd(), b"j", flags, Mode::empty()).unwrap();
+        assert!(!is_locked(&looker));
+        let claimed = std::thread::scope(|scope| {
+            let claiming = scope.spawn(|| claim(&folder, b"j"));
+            std::thread::sleep(LOOK_PAUSE);
+            drop(looker);
+            claiming.join().unwrap()
+        });
+        assert!(claimed.is_some());
     }
 
     /// What was recorded is read when the writer is gone, and not before; another host's journal is left alone.

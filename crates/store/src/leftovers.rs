@@ -17,6 +17,7 @@ use std::sync::OnceLock;
 use rustix::fs::{Dir, FlockOperation, Mode, OFlags, fstat};
 use rustix::io::{Errno, retry_on_intr};
 
+use crate::claims::is_ours;
 use crate::error::StoreError;
 use crate::staging::{remove_entry, temporary_name};
 use crate::sys;
@@ -56,6 +57,10 @@ impl Staged {
             if !(found.starts_with(&self.name[..self.begin])
                 && found.ends_with(self.end.as_bytes()))
             {
+                continue;
+            }
+            // That of another user may be under a lease, which an open waits for.
+            if is_ours(parent, found) != Some(true) {
                 continue;
             }
             if let Ok(opened) = sys::open_beneath(parent.as_fd(), found, flags, Mode::empty()) {

@@ -64,11 +64,13 @@ pub use place::{Above, Place, Stand};
 pub use remains::{Remain, RemainState, remains};
 pub use roots::{Access, Roots};
 pub use sink::{Landed, NullSink, Present, Removed, Sink, SinkExtent, Unit, Wrong};
-pub use source::{Extent, FileSource, Identity, SMALL_FILE_MAX, Source, identity, open_whole};
+pub use source::{
+    Extent, FileSource, Identity, SMALL_FILE_MAX, Source, file_number, identity, open_whole,
+};
 pub use staging::{make_folder, remove_empty_folder, remove_temporary, temporary_paths};
 pub use tree_sink::{
     Act, Adopt, Check, Comparing, Contents, Dest, Hashes, KEPT_MIN, KEPT_MIN_FAILED, Part, Preview,
     Previewed, Standing, Stays, TreeSink, Wish,
 };
 pub use version::{Change, Version};
-pub use wildcard::{MATCHES_MAX, expand, is_pattern};
+pub use wildcard::{MATCHES_MAX, expand, is_pattern, may_match};

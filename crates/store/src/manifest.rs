@@ -164,6 +164,27 @@ impl Manifest {
         self.entries.first().is_some_and(Entry::is_of_none)
     }
 
+    /// The first entry that no scan that keeps this records: whoever made the list did not do as asked.
+    #[must_use]
+    pub fn beyond(&self, keep: Keep) -> Option<&Entry> {
+        let is_beyond = |entry: &&Entry| {
+            let is_kind = match entry.kind {
+                EntryKind::HardLink { .. } => !keep.links,
+                EntryKind::Special(_) => !keep.specials,
+                EntryKind::File { .. } | EntryKind::Directory | EntryKind::Symlink { .. } => false,
+            };
+            let is_owned = entry.kept.owner.is_some() && !keep.owners;
+            is_kind || is_owned || !entry.kept.attributes.is_empty() && !keep.attributes
+        };
+        self.entries.iter().find(is_beyond)
+    }
+
+    /// The names that lie side by side below the root; those of a bundle are what was asked for.
+    pub fn names(&self) -> impl Iterator<Item = &[u8]> {
+        let paths = self.entries.iter().map(|entry| &entry.path[..]);
+        paths.filter(|path| !path.is_empty() && !path.contains(&b'/'))
+    }
+
     /// Whether this is one file and no tree.
     #[must_use]
     pub fn is_single_file(&self) -> bool {

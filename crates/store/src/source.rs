@@ -130,6 +130,14 @@ pub fn identity(path: &Path) -> Result<(Identity, u32), StoreError> {
     Ok((Identity::of(&stat), stat.st_mode & 0o7777))
 }
 
+/// The number of a file on its file system, and which version of it is there; `None` for what is no file.
+#[must_use]
+pub fn file_number(path: &Path) -> Option<(u64, Identity)> {
+    let stat = rustix::fs::lstat(path).ok()?;
+    let is_file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+    is_file.then(|| (stat.st_ino, Identity::of(&stat)))
+}
+
 /// Opens a file that is to be read from its begin to its end; also gives its length. Never waits for a writer.
 ///
 /// * `path`: resolved (as [`crate::Roots`] returns it): a link on it is taken for an attack.

@@ -116,6 +116,36 @@ pub fn expand(pattern: &[u8], roots: Option<&Roots>) -> Result<Vec<Vec<u8>>, Sto
     Ok(matches)
 }
 
+/// Whether [`expand`] may give this path for a pattern on some host: another one's answer says where files are written to. Where the homes of
+/// users are only that host knows.
+#[must_use]
+pub fn may_match(pattern: &[u8], path: &[u8]) -> bool {
+    fn components(path: &[u8]) -> Vec<&[u8]> {
+        let all = path.split(|byte| *byte == b'/');
+        all.filter(|name| !name.is_empty() && *name != b".")
+            .collect()
+    }
+    let is_below_home = pattern.starts_with(b"~");
+    let rest = match pattern.iter().position(|byte| *byte == b'/') {
+        Some(at) if is_below_home => &pattern[at..],
+        None if is_below_home => b"",
+        _ => pattern,
+    };
+    let (wanted, found) = (components(rest), components(path));
+    let Some(above) = found.len().checked_sub(wanted.len()) else {
+        return false;
+    };
+    let starts = match is_below_home {
+        true => path.starts_with(b"/"),
+        false => above == 0 && path.starts_with(b"/") == pattern.starts_with(b"/"),
+    };
+    let mut pairs = wanted.iter().zip(&found[above..]);
+    let is_match = |wanted: &[u8], found: &[u8]| {
+        wanted == found || found != b".." && matches(&tokens(wanted), found)
+    };
+    starts && pairs.all(|(wanted, found)| is_match(wanted, found))
+}
+
 /// A path that nothing gives another meaning: a relative one that begins with a tilde names no user.
 fn plain(path: Vec<u8>) -> Vec<u8> {
     match path.starts_with(b"~") {

@@ -11,7 +11,7 @@ use ropewalk_proto::coordinator::{mark_text, parse_mark};
 use ropewalk_store::Place;
 
 use super::Transfer;
-use crate::open::{OpenSink, OpenSource, above_of};
+use crate::open::{self, OpenSink, OpenSource, above_of};
 use crate::trips;
 
 /// Longest sample that is read (1 MiB); the master asks for less.
@@ -43,6 +43,10 @@ pub(super) fn places(
                 keeps: place.keeps_inode,
                 rest: place.rest.clone(),
                 stands: place.stands,
+                file: match sink {
+                    OpenSink::Files { .. } => open::file_at(path),
+                    _ => None,
+                },
                 sink: number as u32,
                 row: first.unwrap_or(0) as u32,
             });

@@ -93,6 +93,28 @@ impl Node {
         let sinks = self.setup.sinks.iter();
         self.wants = RangeSet::from_ranges(sinks.flat_map(|s| setup::row_ranges(&s.sink.rows)));
     }
+
+    /// The names that a bundle was asked for under; none of another source.
+    fn bundled_names(&self, source: u32) -> Vec<Vec<u8>> {
+        let kind = self.setup.sources.get(source as usize);
+        match kind.and_then(|setup| setup.source.kind.as_ref()) {
+            Some(source::Kind::Bundle(bundle)) => {
+                let names = bundle
+                    .paths
+                    .iter()
+                    .map(|path| last_component(path).to_vec());
+                names.collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+}
+
+/// The last name of a path.
+fn last_component(path: &[u8]) -> &[u8] {
+    let names = path.split(|byte| *byte == b'/');
+    let mut names = names.filter(|name| !name.is_empty() && *name != b".");
+    names.next_back().unwrap_or_default()
 }
 
 /// Why contents that differ cannot be laid out yet, or at all.
@@ -168,6 +190,9 @@ impl Coordinator {
     /// Rows of different nodes that map the same bytes at the same place of an object are replicas:
     /// their objects must agree in size and time.
     pub(super) fn check_replicas(&self) -> Result<(), LayoutProblem> {
+        if let Some(text) = self.own_rows() {
+            return Err(LayoutProblem::Refused(text));
+        }
         let mut seen: Vec<SeenRow> = Vec::new();
         for node in &self.nodes {
             let Some(opened) = &node.opened else { continue };
@@ -337,6 +362,7 @@ impl Coordinator {
                     manifest_root: opened.manifest_root.clone(),
                     manifest_length: opened.manifest_length,
                     file_count: opened.file_count,
+                    names: self.nodes[group[0].0 as usize].bundled_names(group[0].1),
                     // Replicas may differ in what their manifests say of folders: one version is enough.
                     holders: group
                         .iter()

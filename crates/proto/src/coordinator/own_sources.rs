@@ -11,9 +11,11 @@
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-use super::Coordinator;
+use ropewalk_model::{Range, RangeSet};
+
 use super::places::Spot;
-use crate::control::{Elsewhere, Own, Place, Root, sink, source};
+use super::{Coordinator, Node};
+use crate::control::{self, Elsewhere, Existing, Identity, Own, Place, Root, sink, source};
 
 /// By node that sends: what it has to look for, in the order of the message.
 pub(super) type Owns = BTreeMap<u32, Vec<Meeting>>;
@@ -134,6 +136,55 @@ impl Coordinator {
                 })
             })
         })
+    }
+
+    /// Of rows: a file that is to be replaced by one that lacks some of its bytes, and that is a source itself, in words. A file is known by
+    /// its number, length and time, whichever node sees it.
+    pub(super) fn own_rows(&self) -> Option<String> {
+        if self.setup.options.existing() == Existing::Kept {
+            return None;
+        }
+        let opened = |node: &Node| node.opened.clone().or_else(|| node.pending.clone());
+        let known = |file: &Identity| {
+            let time = (file.modified_seconds, file.modified_nanoseconds);
+            (file.file != 0).then_some((file.file, file.length, time))
+        };
+        let mut sources = HashSet::new();
+        for node in &self.nodes {
+            let opened = opened(node);
+            let of_rows = opened.iter().flat_map(|opened| &opened.sources);
+            sources.extend(
+                of_rows
+                    .flat_map(|source| &source.identities)
+                    .filter_map(known),
+            );
+        }
+        for node in &self.nodes {
+            for place in opened(node).iter().flat_map(|opened| &opened.places) {
+                let Some(file) = place.file.as_ref() else {
+                    continue;
+                };
+                if !known(file).is_some_and(|file| sources.contains(&file)) {
+                    continue;
+                }
+                let rows = node.setup.sinks.get(place.sink as usize);
+                let rows = rows.map_or(&[][..], |sink| &sink.sink.rows);
+                let Some(first) = rows.get(place.row as usize) else {
+                    continue;
+                };
+                let own = rows.iter().filter(|row| row.object == first.object);
+                let written = own.map(|row| control::range(row.object_offset, row.length));
+                let all = Range::new(0, file.length);
+                if !RangeSet::from_ranges(written).contains_range(all) {
+                    return Some(format!(
+                        "{}:{} is a source, and would be replaced by a file without some of its bytes; name another destination",
+                        node.setup.name,
+                        first.object.escape_ascii()
+                    ));
+                }
+            }
+        }
+        None
     }
 
     fn tree_places(&self) -> impl Iterator<Item = (Spot, &Place)> {

@@ -242,3 +242,38 @@ fn nothing_outside_roots_is_told() {
     let long = [&b"/*/"[..], &[b'x'; PATH_LEN_MAX]].concat();
     assert!(expand(&long, Some(&roots)).is_err());
 }
+
+/// What another host says that a pattern matches is believed where it may be so.
+#[test]
+fn other_matches_than_the_pattern_s_are_noticed() {
+    for (pattern, path) in [
+        ("/data/*.h5", "/data/a.h5"),
+        ("/data//run?/./x", "/data/run1/x"),
+        ("*.txt", "a.txt"),
+        ("~ann/run7/*.h5", "/home/ann/run7/b.h5"),
+        ("~/[ab]", "/root/a"),
+        ("/lit[e", "/lit[e"),
+    ] {
+        assert!(
+            may_match(pattern.as_bytes(), path.as_bytes()),
+            "{pattern} {path}"
+        );
+    }
+    for (pattern, path) in [
+        ("/data/*.h5", "/data/.ssh"),
+        ("/data/*.h5", "/data/.a.h5"),
+        ("/data/*.h5", "/other/a.h5"),
+        ("/data/*.h5", "/data/x/a.h5"),
+        ("/data/*.h5", "data/a.h5"),
+        ("*.txt", "/etc/a.txt"),
+        ("*", ".."),
+        ("~ann/*.h5", "ann/b.h5"),
+        ("~ann/*.h5", "/home/ann/.bashrc"),
+        ("/a/*", "/a"),
+    ] {
+        assert!(
+            !may_match(pattern.as_bytes(), path.as_bytes()),
+            "{pattern} {path}"
+        );
+    }
+}
