@@ -307,6 +307,7 @@ impl ReachArgs {
         };
         Ok(Options {
             token,
+            tokens: Default::default(),
             ssh_command: self.ssh.0.clone(),
             ask: sys::has_terminal(),
             ports: self.ports.map(Ports::range),

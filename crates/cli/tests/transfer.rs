@@ -169,6 +169,36 @@ fn copies_of_their_own_may_meet() {
     assert_eq!(std::fs::read_dir(place.path("to")).unwrap().count(), 1);
 }
 
+/// A row does not replace the file that is its source by a part of it, whichever agent sees that; by all of it, it may.
+#[test]
+fn rows_do_not_destroy_their_sources() {
+    let place = Place::new();
+    place.make_token();
+    let agents = [place.agent(&place.path("")), place.agent(&place.path(""))];
+    let data = bytes(100_000, 3);
+    let file = place.path("f");
+    let run = |reader: usize, rows: &str| {
+        std::fs::write(&file, &data).unwrap();
+        let path = file.display();
+        let spec = format!(
+            "writer 127.0.0.1:{} {path} 0 0-99999\nreader 127.0.0.1:{} {path} {rows}\n",
+            agents[0].port, agents[reader].port
+        );
+        std::fs::write(place.path("own.cep"), spec).unwrap();
+        place.run(&["transfer", "own.cep"])
+    };
+    for reader in [0, 1] {
+        for rows in ["0 0-999", "5000 0-99999", "1 0-99998"] {
+            run(reader, rows)
+                .assert_status(4)
+                .assert_says("is a source, and would be replaced");
+            assert!(std::fs::read(&file).unwrap() == data);
+        }
+        run(reader, "0 0-99999").assert_status(0);
+        assert!(std::fs::read(&file).unwrap() == data);
+    }
+}
+
 /// What a specification cannot have is refused before anything is written, with bytes and names.
 #[test]
 fn bad_specifications_are_refused() {

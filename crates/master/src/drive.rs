@@ -23,7 +23,7 @@ use crate::link::{count_received, count_sent};
 use crate::members::{Asked, Command, Doorman, MembersError, Party};
 use crate::reach::{self, Ranks, Reached};
 use crate::report::{self, ProgressMeter};
-use crate::request::{NodeRequest, Reach, Request, Sources};
+use crate::request::{NodeRequest, Reach, Request, Sources, Tokens};
 use crate::setup::{Before, node_setup, setup};
 use crate::sharing::Sharing;
 use crate::speeds::{self, Observations};
@@ -110,6 +110,10 @@ pub(crate) struct After {
     /// Nodes that took part, and names of those that have left.
     pub nodes: Vec<NodeRequest>,
     pub departed: Vec<String>,
+    /// Tokens of agents that joined with others than the transfer's.
+    pub tokens: Tokens,
+    /// What the copy does was listed.
+    pub has_listed: bool,
 }
 
 /// One round of a transfer.
@@ -189,8 +193,6 @@ pub(crate) async fn drive(
         Outcome::Failed,
         Some("the transfer ended without a result".into()),
     ));
-    // A later round carries out the rest of it.
-    driver.request.options.lists &= !driver.coordinator.has_listed();
     let now = driver.now();
     driver.connections.account(&mut driver.control);
     let nodes = driver.admitted();
@@ -216,6 +218,8 @@ pub(crate) async fn drive(
         complete: driver.coordinator.complete(),
         nodes,
         departed: std::mem::take(&mut driver.departed),
+        tokens: std::mem::take(&mut driver.request.options.tokens),
+        has_listed: driver.coordinator.has_listed(),
     };
     (report, driver.request, after)
 }
@@ -417,6 +421,12 @@ impl Driver {
                     assert_eq!(number, next, "nodes and connections are numbered alike");
                     self.connections.add(reached);
                     self.doorman.admit(node);
+                    if let (Some(token), Reach::Attached { host, port }) =
+                        (party.token, &node.reach)
+                    {
+                        let at = (host.clone(), *port);
+                        self.request.options.tokens.insert(at, token);
+                    }
                     self.request.nodes.push(node.clone());
                     self.control.nodes += 1;
                     self.send(number, &credentials);

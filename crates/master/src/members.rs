@@ -214,6 +214,8 @@ impl Members {
 /// Nodes that join together, and who waits for them.
 pub(crate) struct Party {
     pub nodes: Vec<NodeRequest>,
+    /// Of their agents, if they have another one than the transfer's.
+    pub token: Option<[u8; 32]>,
     // Number of each node, or why it has none, once they have been reached.
     numbers: Vec<Result<u32, MembersError>>,
     reply: oneshot::Sender<Result<Vec<Joined>, MembersError>>,
@@ -265,12 +267,16 @@ impl Doorman {
             return;
         }
         let mut options = self.options.clone();
-        options.token = joining.token.or(options.token);
+        if joining.token.is_some() {
+            options.token = joining.token;
+            options.tokens.clear();
+        }
         // The bars of the running transfer are on the terminal.
         options.ask = false;
         let loopback = self.loopback;
         let party = Party {
             nodes: joining.nodes,
+            token: joining.token,
             numbers: Vec::new(),
             reply,
         };

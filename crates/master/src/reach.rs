@@ -339,7 +339,8 @@ async fn reach(
     };
     match &node.reach {
         Reach::Attached { host, port } => {
-            let Some(token) = options.token else {
+            let own = options.tokens.get(&(host.clone(), *port)).copied();
+            let Some(token) = own.or(options.token) else {
                 return Err(failed(format!(
                     "{} runs an agent, which wants its token: give --token-file",
                     node.name

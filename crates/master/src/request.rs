@@ -1,5 +1,6 @@
 //! What a caller asks of the master: nodes, what they hold or want, and options.
 
+use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -101,6 +102,9 @@ impl Reach {
         self.host() == other.host()
     }
 }
+
+/// Tokens of agents, by host and port.
+pub type Tokens = BTreeMap<(String, u16), [u8; 32]>;
 
 /// An object and how it maps to the data space.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -262,6 +266,8 @@ pub struct Options {
     pub wait: Wait,
     /// Token of agents that already run.
     pub token: Option<[u8; 32]>,
+    /// Of agents that have another one.
+    pub tokens: Tokens,
     /// The ssh command and its own options, for instance `ssh -F file`.
     pub ssh_command: Vec<OsString>,
     /// Whether ssh may ask the person at the terminal of this process, host after host, where it cannot log in without.
@@ -412,6 +418,7 @@ impl Default for Options {
             incomplete: Incomplete::default(),
             wait: Wait::default(),
             token: None,
+            tokens: Tokens::new(),
             ssh_command: vec!["ssh".into()],
             ask: false,
             require_all: false,

@@ -34,7 +34,9 @@ use crate::lessons;
 use crate::members::{Asked, Members};
 use crate::reach::{Answers, Failure, Ranks, Reached, reach_each};
 use crate::report;
-use crate::request::{LaneKind, Mapping, NodeRequest, Object, Reach, Request, Sources};
+use crate::request::{
+    LaneKind, Mapping, NodeRequest, Object, ObjectRequest, Reach, Request, Sources,
+};
 use crate::setup::{Before, check, links_note};
 use crate::speeds;
 
@@ -158,24 +160,65 @@ fn know_replicas(request: &mut Request, found: SourcesReport) {
     }
 }
 
-/// The nodes of the next round.
+/// The nodes of the next round. An agent that joined again is one node with what it was before, under the first of its names; `after` calls
+/// it so from now on.
 ///
 /// * `asked`: those of the last one; of these some may have been left out, and may be back.
 /// * `after`: what it has left.
-fn next_nodes(asked: &[NodeRequest], after: &After) -> Vec<NodeRequest> {
-    let mut nodes = asked.to_vec();
-    for node in &after.nodes {
-        let is_known = nodes.iter().any(|known| {
+fn next_nodes(asked: &[NodeRequest], after: &mut After) -> Vec<NodeRequest> {
+    let is_here = |node: &&NodeRequest| !after.departed.contains(&node.name);
+    let mut nodes: Vec<NodeRequest> = asked.iter().filter(is_here).cloned().collect();
+    let mut first_names: BTreeMap<String, String> = BTreeMap::new();
+    for node in after.nodes.iter().filter(is_here) {
+        let known = nodes.iter_mut().find(|known| {
             let is_agent = matches!(known.reach, Reach::Attached { .. });
             known.name == node.name || is_agent && known.reach == node.reach
         });
-        if !is_known {
-            nodes.push(node.clone());
+        match known {
+            Some(known) if known.name == node.name => {}
+            Some(known) => {
+                first_names.insert(node.name.clone(), known.name.clone());
+                add_objects(&mut known.sources, &node.sources);
+                add_objects(&mut known.sinks, &node.sinks);
+            }
+            None => nodes.push(node.clone()),
         }
     }
-    nodes.retain(|node| !after.departed.contains(&node.name));
+    let rename = |name: &mut String| {
+        if let Some(first) = first_names.get(name) {
+            name.clone_from(first);
+        }
+    };
+    after
+        .gone
+        .iter_mut()
+        .for_each(|gone| rename(&mut gone.node));
+    after.gone.dedup_by(|a, b| a.node == b.node);
+    after
+        .complete
+        .iter_mut()
+        .for_each(|one| rename(&mut one.node));
     nodes.sort_by(|a, b| a.name.cmp(&b.name));
     nodes
+}
+
+/// Adds what a node has, or wants, when it joins again.
+fn add_objects(known: &mut Vec<ObjectRequest>, more: &[ObjectRequest]) {
+    for one in more {
+        let is_it = |known: &&mut ObjectRequest| {
+            known.object == one.object && known.destination == one.destination
+        };
+        match known.iter_mut().find(is_it) {
+            Some(known) => {
+                for row in &one.rows {
+                    if !known.rows.contains(row) {
+                        known.rows.push(*row);
+                    }
+                }
+            }
+            None => known.push(one.clone()),
+        }
+    }
 }
 
 /// Leaves out receivers that are complete, as receivers: those of rows, since nothing tells a file of rows that is complete from another
@@ -248,6 +291,8 @@ impl Transfer<'_> {
                 mut report,
                 mut after,
             } = ended;
+            request.options.lists &= !after.has_listed;
+            request.options.tokens.append(&mut after.tokens);
             if after.has_moved {
                 if let Some(found) = report.sources {
                     know_replicas(&mut request, found);
@@ -261,7 +306,7 @@ impl Transfer<'_> {
                 return self.sum(report);
             }
             if !after.nodes.is_empty() {
-                request.nodes = next_nodes(&request.nodes, &after);
+                request.nodes = next_nodes(&request.nodes, &mut after);
             }
             let complete_bytes = leave_out_complete(&mut request, &after);
             match self.wait_for(&after, &mut request, &mut report).await {
@@ -557,22 +602,44 @@ mod tests {
     #[test]
     fn members_stay_members() {
         let asked = [node("a", 1, path()), node("b", 2, path())];
-        let after = After {
-            nodes: vec![
-                node("b", 2, path()),
-                node("c", 3, path()),
-                NodeRequest {
-                    name: "b (2)".into(),
-                    ..node("b", 2, path())
-                },
-            ],
-            departed: vec!["b".into()],
+        let again = NodeRequest {
+            name: "b (2)".into(),
+            ..node("b", 2, Object::Path(b"/y".to_vec()))
+        };
+        let after = || After {
+            nodes: vec![node("b", 2, path()), node("c", 3, path()), again.clone()],
+            gone: vec![Gone {
+                node: "b (2)".into(),
+                reason: "gone".into(),
+            }],
             ..After::default()
         };
-        let names: Vec<String> = next_nodes(&asked, &after)
-            .into_iter()
-            .map(|node| node.name)
-            .collect();
-        assert_eq!(names, ["a", "c"]);
+        let names = |nodes: &[NodeRequest]| -> Vec<String> {
+            nodes.iter().map(|node| node.name.clone()).collect()
+        };
+        // One that left, and joined again under another name.
+        let mut left = After {
+            departed: vec!["b".into()],
+            ..after()
+        };
+        let nodes = next_nodes(&asked, &mut left);
+        assert_eq!(names(&nodes), ["a", "b (2)", "c"]);
+        assert_eq!(left.gone[0].node, "b (2)");
+        // One that was lost, and joined again: it is still to have, or get, what it was to before.
+        let mut lost = after();
+        let nodes = next_nodes(&asked, &mut lost);
+        assert_eq!(names(&nodes), ["a", "b", "c"]);
+        let objects: Vec<&Object> = nodes[1].sources.iter().map(|one| &one.object).collect();
+        assert_eq!(objects, [&path(), &Object::Path(b"/y".to_vec())]);
+        assert_eq!(lost.gone[0].node, "b");
+        // Nothing is there twice where it joined as it was.
+        let mut same = After {
+            nodes: vec![NodeRequest {
+                name: "b (2)".into(),
+                ..node("b", 2, path())
+            }],
+            ..After::default()
+        };
+        assert_eq!(next_nodes(&asked, &mut same)[1].sources.len(), 1);
     }
 }

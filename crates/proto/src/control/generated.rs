@@ -419,6 +419,9 @@ pub struct Place {
     /// `rest` begins with something that is there and is no folder
     #[prost(bool, tag = "7")]
     pub stands: bool,
+    /// of rows: the file that is there, if one is
+    #[prost(message, optional, tag = "8")]
+    pub file: ::core::option::Option<Identity>,
 }
 /// A folder above another one.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -574,6 +577,9 @@ pub struct Identity {
     /// permission bits; absent for what is no file
     #[prost(uint32, optional, tag = "4")]
     pub mode: ::core::option::Option<u32>,
+    /// its number on its file system; 0 for what is no file
+    #[prost(uint64, tag = "5")]
+    pub file: u64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Refused {
@@ -734,6 +740,9 @@ pub struct Part {
     /// what is no folder: links, too
     #[prost(uint64, tag = "7")]
     pub file_count: u64,
+    /// of a bundle: the names that may lie side by side in it; else none
+    #[prost(bytes = "vec", repeated, tag = "8")]
+    pub names: ::prost::alloc::vec::Vec<::prost::alloc::vec::Vec<u8>>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Run {

@@ -15,6 +15,7 @@ use super::{
     layout, setup,
 };
 use crate::control::{self, source, to_agent};
+use crate::report::ErrorKind;
 
 /// Nodes that an error names.
 const NAMES_SHOWN: usize = 16;
@@ -138,6 +139,7 @@ impl Coordinator {
         }
         let name = self.name(node).to_owned();
         self.note(format!("{name} joins"));
+        self.replace_lost(node);
         let now = self.clock.now;
         let state = &mut self.nodes[node as usize];
         state.came_at = Some(now);
@@ -167,6 +169,46 @@ impl Coordinator {
         let (view, balancer) = self.split();
         balancer.hope_for_room(view, node, now);
         balancer.look_soon();
+    }
+
+    /// A receiver of a copy of its own that joins where the same agent was lost with the same copy replaces that one: its copy is neither
+    /// missing nor made twice.
+    fn replace_lost(&mut self, node: u32) {
+        let state = &self.nodes[node as usize];
+        let at = state.setup.reached_at.filter(|(_, port)| port.is_some());
+        let sinks = |node: &Node| -> Vec<control::Sink> {
+            let sinks = node.setup.sinks.iter();
+            sinks.map(|sink| sink.sink.clone()).collect()
+        };
+        let own = sinks(state);
+        let is_shared = |node: &Node| destination_of(node).is_some();
+        if at.is_none() || own.is_empty() || is_shared(state) {
+            return;
+        }
+        let loss = |node: &Node| {
+            let reason = node.lost.as_ref()?;
+            Some(format!("{}: {reason}", node.setup.name))
+        };
+        for other in 0..node as usize {
+            let state = &mut self.nodes[other];
+            let is_same = state.setup.reached_at == at && !is_shared(state) && sinks(state) == own;
+            let Some(text) = loss(state).filter(|_| is_same && state.done.is_none()) else {
+                continue;
+            };
+            state.setup.sinks.clear();
+            state.wants = RangeSet::new();
+            state.runs.clear();
+            state.forfeited = RangeSet::new();
+            let failure = self.ending.failure.take_if(|failure| failure.text == text);
+            if failure.is_some() {
+                let mut lost = self.nodes.iter().filter(|node| {
+                    node.is_receiver() && node.done.is_none() && !node.assigned().is_empty()
+                });
+                if let Some(text) = lost.find_map(loss) {
+                    self.fail(ErrorKind::Lost, text);
+                }
+            }
+        }
     }
 
     /// Others may fetch the lists of files that it holds from it.
