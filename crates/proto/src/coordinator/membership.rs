@@ -291,6 +291,9 @@ impl Coordinator {
         match self.setup.mapping {
             Mapping::Rows => {
                 self.nodes[at].lay_out_rows();
+                if let Some(text) = self.two_places(node) {
+                    return Err(Mismatch::Rows(text));
+                }
                 self.check_replicas().map_err(|problem| match problem {
                     layout::LayoutProblem::Refused(text) => Mismatch::Rows(text),
                     layout::LayoutProblem::Compare(_) => Mismatch::Files,
@@ -344,6 +347,38 @@ impl Coordinator {
             return Err(Mismatch::Unheld(describe(&unheld)));
         }
         Ok(())
+    }
+
+    /// As in a specification file: at a shared destination each byte has one place, and each place one byte.
+    fn two_places(&self, node: u32) -> Option<String> {
+        let own = &self.nodes[node as usize];
+        let name = destination_of(own)?;
+        let is_member = |other: &&Node| destination_of(other) == Some(name);
+        let others = self.nodes.iter().filter(is_member);
+        let others = others.filter(|other| !std::ptr::eq(*other, own));
+        fn rows(node: &Node) -> impl Iterator<Item = &control::Row> + Clone {
+            node.setup.sinks.iter().flat_map(|sink| &sink.sink.rows)
+        }
+        let data = |row: &control::Row| control::range(row.start, row.length);
+        let file = |row: &control::Row| control::range(row.object_offset, row.length);
+        let differ = |one: &control::Row, other: &control::Row| {
+            let is_one_file = one.object == other.object;
+            let shift = |row: &control::Row| i128::from(row.object_offset) - i128::from(row.start);
+            let is_alike = is_one_file && shift(one) == shift(other);
+            let meets = |a: Range, b: Range| a.start < b.end && b.start < a.end;
+            !is_alike
+                && (meets(data(one), data(other)) || is_one_file && meets(file(one), file(other)))
+        };
+        others.flat_map(rows).find_map(|other| {
+            let row = rows(own).find(|row| differ(row, other))?;
+            Some(format!(
+                "its bytes {}-{} of {} are not those of {} at that place; a shared destination has one place for each byte",
+                row.start,
+                (row.start + row.length).saturating_sub(1),
+                row.object.escape_ascii(),
+                other.object.escape_ascii(),
+            ))
+        })
     }
 
     /// Where a source with the same content lies in the data space.

@@ -655,3 +655,72 @@ fn rates_follow_received_bytes() {
         }
     }
 }
+
+/// A receiver that was lost and joins again with the same copy takes its place: the copy is neither missing nor counted twice.
+#[test]
+fn a_lost_receiver_that_joins_again_replaces_itself() {
+    let at = Some((core::net::IpAddr::from([10, 0, 0, 1]), Some(7420)));
+    for (range, is_same) in [((0, 100), true), ((0, 50), false)] {
+        let lost = NodeSetup {
+            reached_at: at,
+            ..node("a", &[], &[(0, 100)], None)
+        };
+        let (mut c, _) = started(vec![
+            node("s", &[(0, 100)], &[], None),
+            lost,
+            node("b", &[], &[(0, 100)], None),
+        ]);
+        c.handle_lost(1, "gone", Instant(20));
+        settle(&mut c);
+        assert_eq!(c.failure_kind(), Some(ErrorKind::Lost));
+        let again = NodeSetup {
+            reached_at: at,
+            ..node("a (2)", &[], &[range], None)
+        };
+        let joined = c.handle_join(again.clone(), Instant(21)).unwrap();
+        c.handle_message(joined, opened(&again, 7), Instant(22));
+        settle(&mut c);
+        assert_eq!(c.failure_kind().is_none(), is_same);
+        for node in [2, joined] {
+            let revision = c.nodes[node as usize].revision;
+            c.handle_message(node, done_after(revision, range.1, &[]), Instant(30));
+            settle(&mut c);
+        }
+        let end = outcome(&finish(&mut c, 4));
+        let gone: Vec<String> = c.gone().into_iter().map(|gone| gone.node).collect();
+        match is_same {
+            true => assert_eq!((end, gone), (Some(Outcome::Done), vec![])),
+            false => assert_eq!((end, gone), (Some(Outcome::Failed), vec!["a".to_owned()])),
+        }
+        assert_eq!(c.destinations().len(), if is_same { 2 } else { 3 });
+    }
+}
+
+/// What a specification file is refused for is refused when a node joins: bytes of a shared destination that have another place there.
+#[test]
+fn one_place_for_each_byte_of_a_shared_destination() {
+    let moved = |object: &[u8], offset, start, length| {
+        let mut setup = node("x", &[], &[(start, length)], Some("d"));
+        for row in &mut setup.sinks[0].sink.rows {
+            (row.object, row.object_offset) = (object.to_vec(), offset);
+        }
+        setup
+    };
+    let first = node("a", &[], &[(0, 100)], Some("d"));
+    let object = first.sinks[0].sink.rows[0].object.clone();
+    let offset = first.sinks[0].sink.rows[0].object_offset;
+    for (setup, is_taken) in [
+        (moved(&object, offset, 0, 100), true),
+        (moved(&object, offset + 50, 50, 50), true),
+        (moved(b"/other", offset, 0, 100), false),
+        (moved(&object, offset + 1, 0, 100), false),
+        (moved(&object, offset, 50, 10), false),
+    ] {
+        let (mut c, _) = started(vec![node("s", &[(0, 100)], &[], None), first.clone()]);
+        let joined = c.handle_join(setup.clone(), Instant(20)).unwrap();
+        c.handle_message(joined, opened(&setup, 7), Instant(21));
+        settle(&mut c);
+        let outcome = c.join_outcome(joined).unwrap();
+        assert_eq!(outcome.is_ok(), is_taken, "{outcome:?}");
+    }
+}
