@@ -8,7 +8,7 @@ const LINE_LEN_MAX: usize = 1024;
 /// Whether a character would act on the terminal instead of showing: controls, and marks that turn the direction of text.
 fn acts(letter: char) -> bool {
     letter.is_control()
-        || matches!(letter, '\u{200e}' | '\u{200f}' | '\u{2028}' | '\u{2029}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+        || matches!(letter, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}' | '\u{2029}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 /// The text as one line of at most 1 KiB, with what would act on the terminal written as `\n` or `\u{1b}`; without blanks at its end.

@@ -457,9 +457,13 @@ impl Parser<'_> {
                     ));
                     false
                 }
-                "up" => std::mem::replace(&mut hints.up, self.read::<ByteRate>(&value)).is_some(),
+                "up" => {
+                    let rate = self.node_rate(&value);
+                    std::mem::replace(&mut hints.up, rate).is_some()
+                }
                 "down" => {
-                    std::mem::replace(&mut hints.down, self.read::<ByteRate>(&value)).is_some()
+                    let rate = self.node_rate(&value);
+                    std::mem::replace(&mut hints.down, rate).is_some()
                 }
                 "dest" if role == Role::Writer => {
                     let fault = Fault::new(word.span.clone(), "a writer has no destination");
@@ -487,6 +491,16 @@ impl Parser<'_> {
             }
         }
         (self.errors.found.len() == errors_before).then_some(hints)
+    }
+
+    fn node_rate(&mut self, value: &Word) -> Option<ByteRate> {
+        let rate = self.read::<ByteRate>(value)?;
+        if rate.0 == 0 {
+            let fault = Fault::new(value.span.clone(), "a node of rate 0 moves nothing");
+            let fault = fault.advice("write a rate above 0, or leave it out where it is not known");
+            self.errors.push(fault);
+        }
+        Some(rate)
     }
 
     fn name(&mut self, value: &Word) -> String {

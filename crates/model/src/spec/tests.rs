@@ -114,6 +114,8 @@ fn slips_are_placed_and_named() {
             21,
             "does not start with a number",
         ),
+        ("writer a:1 /x 0 0-9 up=0Mbit", 21, "a node of rate 0"),
+        ("reader b:2 /x 0 0-9 down=0bit", 21, "a node of rate 0"),
         ("writer a:1 /x 0 0-9 speed=1Gbit", 21, "not a known key"),
         ("writer a:1 /x 0 0-9 dest=d", 21, "no destination"),
         ("writer a:1 /x 0 0-9 fast", 21, "not key=value"),
