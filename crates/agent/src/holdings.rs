@@ -6,9 +6,7 @@ use std::sync::Arc;
 use ropewalk_lane::{Absent, Extent, Provider, missing};
 use ropewalk_model::{Range, RangeSet};
 use ropewalk_proto::wire::SPACE_DATA;
-use ropewalk_store::{Source, StoreError};
-
-use crate::landing::persist;
+use ropewalk_store::{Source, StoreError, persist};
 
 /// What a node serves: its sources by place in the data space, and its manifests by space number.
 #[derive(Default)]
@@ -121,8 +119,8 @@ pub(crate) fn manifest_space(part: usize) -> u16 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::landing::RETRIES;
     use crate::landing::tests::{BYTES, LEN, Scarce, all};
+    use ropewalk_store::RETRIES;
 
     impl Source for Scarce {
         fn read_at(&self, _offset: u64, buf: &mut [u8]) -> Result<(), StoreError> {

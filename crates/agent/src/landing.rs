@@ -14,29 +14,9 @@ use ropewalk_proto::control;
 use ropewalk_proto::node::Waiting;
 use ropewalk_proto::node::fetch::Writer;
 use ropewalk_proto::wire::SPACE_DATA;
-use ropewalk_store::{Present, Sink, StoreError, Unit};
+use ropewalk_store::{Present, Sink, StoreError, Unit, persist};
 
 use crate::hung::{CALL_TIME_MAX, Calls};
-
-/// Pauses before what failed for a passing reason (no open file or memory left, a network file system that stumbled) is
-/// tried again. Together well below the 1.5 s of silence after which a rail is given up.
-pub(crate) const RETRIES: [Duration; 4] = [
-    Duration::from_millis(5),
-    Duration::from_millis(25),
-    Duration::from_millis(100),
-    Duration::from_millis(500),
-];
-
-/// Does `work` again while it fails for a passing reason; the last error once the pauses are used up.
-pub(crate) fn persist<T>(mut work: impl FnMut() -> Result<T, StoreError>) -> Result<T, StoreError> {
-    for pause in RETRIES {
-        match work() {
-            Err(error) if error.is_retryable() => std::thread::sleep(pause),
-            result => return result,
-        }
-    }
-    work()
-}
 
 /// A sink and its place in the data space.
 pub(crate) struct PlacedSink {

@@ -307,7 +307,6 @@ impl ReachArgs {
         };
         Ok(Options {
             token,
-            tokens: Default::default(),
             ssh_command: self.ssh.0.clone(),
             ask: sys::has_terminal(),
             ports: self.ports.map(Ports::range),
@@ -523,6 +522,7 @@ impl MoveArgs {
                 (false, true) => Incomplete::Removed,
                 (false, false) => Incomplete::WholeFiles,
             },
+            tokens: Default::default(),
             wait: Wait {
                 most: self.wait.map_or(Some(WAIT_DEFAULT), |longest| longest.0),
                 at_start: self.wait.is_some(),

@@ -36,6 +36,7 @@ mod pattern;
 mod place;
 mod progress;
 mod remains;
+mod retry;
 mod roots;
 mod sink;
 mod source;
@@ -62,6 +63,7 @@ pub use open_files::OPEN_FILES_MAX;
 pub use pattern::{PATTERN_PERIOD, PatternSource, pattern_byte};
 pub use place::{Above, Place, Stand};
 pub use remains::{Remain, RemainState, remains};
+pub use retry::{RETRIES, persist};
 pub use roots::{Access, Roots};
 pub use sink::{Landed, NullSink, Present, Removed, Sink, SinkExtent, Unit, Wrong};
 pub use source::{

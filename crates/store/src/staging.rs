@@ -19,6 +19,7 @@ use rustix::io::Errno;
 use crate::error::{Operation, StoreError};
 use crate::file_systems::FileSystem;
 use crate::open_files::{ADVISED_MIN, OpenFiles, lock};
+use crate::retry::persist;
 use crate::sink::SinkExtent;
 use crate::source::locate;
 use crate::{holes, manifest, parallel, sys};
@@ -326,7 +327,8 @@ impl<T: Target> Staging<T> {
             if let Some(synced) = self.target.sync_with_metadata(*object) {
                 return synced;
             }
-            let file = self.file(*object)?;
+            // What the sync itself reports it does not report again.
+            let file = persist(|| self.file(*object))?;
             rustix::fs::fdatasync(&*file).map_err(|errno| {
                 StoreError::from_errno(Operation::Sync, self.target.path(*object), errno)
             })
@@ -614,6 +616,44 @@ mod tests {
             staging.write_at(0, b"more"),
             Err(StoreError::Ended)
         ));
+    }
+
+    /// Has no descriptor left at first.
+    struct Short(AtomicBool);
+
+    impl Target for Short {
+        fn open(&self, _: u32) -> Result<File, StoreError> {
+            match self.0.swap(false, Ordering::AcqRel) {
+                true => Err(StoreError::from_errno(Operation::Open, "f", Errno::MFILE)),
+                false => Ok(tempfile::tempfile().unwrap()),
+            }
+        }
+
+        fn open_made(&self, object: u32) -> Result<File, StoreError> {
+            self.open(object)
+        }
+
+        fn path(&self, _: u32) -> PathBuf {
+            PathBuf::new()
+        }
+
+        fn sync_names(&self) -> Result<(), StoreError> {
+            Ok(())
+        }
+
+        fn filesystem(&self) -> Option<&OwnedFd> {
+            None
+        }
+    }
+
+    /// A file that has to be opened for a sync, and cannot be for a moment, is opened again.
+    #[test]
+    fn a_sync_waits_for_descriptors() {
+        let target = Short(AtomicBool::new(true));
+        let staging = Staging::new(Layout::back_to_back(0, [(0, 100)]).unwrap(), target, false);
+        staging.note_changed([0]);
+        staging.sync().unwrap();
+        staging.write_at(0, b"more").unwrap();
     }
 
     /// Temporary names of transfers are known, whatever they were made of; other names are not taken for them.

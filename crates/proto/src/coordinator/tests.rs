@@ -69,6 +69,7 @@ pub(super) fn opened(node: &NodeSetup, modified: i64) -> FromAgent {
                 modified_seconds: modified,
                 modified_nanoseconds: 0,
                 mode: None,
+                ..control::Identity::default()
             })
             .collect()
     };

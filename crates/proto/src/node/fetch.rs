@@ -454,7 +454,16 @@ impl Receiving {
     pub fn sorted_digests(&mut self) -> &[(Range, [u8; 32])] {
         // Which ones were recorded is not known any more; the others may be recorded again.
         self.recorded_digests = 0;
-        self.digests.sort_unstable_by_key(|(range, _)| range.start);
+        match self.replicas.deliverers() {
+            // They are those of these units, in this order.
+            Some(deliverers) if deliverers.len() == self.digests.len() => {
+                let units = self.digests.drain(..).zip(deliverers.drain(..));
+                let mut units: Vec<_> = units.collect();
+                units.sort_unstable_by_key(|((range, _), _)| range.start);
+                (self.digests, *deliverers) = units.into_iter().unzip();
+            }
+            _ => self.digests.sort_unstable_by_key(|(range, _)| range.start),
+        }
         &self.digests
     }
 }

@@ -162,6 +162,13 @@ pub(super) struct Replicas {
     looked_at: Instant,
 }
 
+impl Replicas {
+    /// Who delivered each unit, in the order of the units' hashes; `None` where that is not noted.
+    pub(super) fn deliverers(&mut self) -> Option<&mut Vec<u32>> {
+        Some(&mut self.deliverers).filter(|all| !all.is_empty())
+    }
+}
+
 /// Whether any bytes of these runs have several holders.
 ///
 /// * `holdings`: of what is wanted, where the whole is compared.
