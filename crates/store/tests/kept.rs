@@ -163,6 +163,53 @@ fn root_keeps_all() {
     }
 }
 
+/// A file that another user has put where the copy is to be gets no rights: one under the final name is replaced, however much it looks like
+/// the source's, and one under the temporary name stays without.
+#[test]
+fn files_of_others_get_no_rights() {
+    if !is_root() {
+        return;
+    }
+    let (_keep, folder) = folder();
+    let (from, to) = (folder.join("from"), folder.join("to"));
+    for root in [&from, &to] {
+        std::fs::create_dir(root).unwrap();
+    }
+    std::fs::write(from.join("program"), "good").unwrap();
+    chown(from.join("program"), Some(0), Some(0)).unwrap();
+    set_mode(&from.join("program"), 0o4755);
+    let time = std::fs::metadata(from.join("program")).unwrap();
+    let plant = |at: &Path| {
+        std::fs::write(at, "evil").unwrap();
+        set_mode(at, 0o755);
+        set_times(at, time.mtime(), time.mtime_nsec());
+        chown(at, Some(65534), Some(65534)).unwrap();
+    };
+    let seen = |at: &Path| {
+        let stat = std::fs::metadata(at).unwrap();
+        (stat.uid(), stat.mode() & 0o7777, std::fs::read(at).unwrap())
+    };
+    plant(&to.join("program"));
+    let landed = copy_all(&from, &to, true);
+    assert_eq!((landed.replaced_files, landed.unchanged_files), (1, 0));
+    assert_eq!(seen(&to.join("program")), (0, 0o4755, b"good".to_vec()));
+    // Of one file the temporary name is beside it.
+    let (from, to) = (from.join("program"), folder.join("program"));
+    let scan = Scan::read_keeping(&from, ALL).unwrap();
+    let source = FileSource::open_tree(&from, &scan, 0).unwrap();
+    let parts = [Part::whole(0, scan.manifest)];
+    let sink = TreeSink::create(&to, &parts, ID, false).unwrap();
+    pump(source.layout(), &source, &sink);
+    let staged = folder.join(format!(".program.ropewalk-{ID}"));
+    std::fs::remove_file(&staged).unwrap();
+    plant(&staged);
+    // Whether the end notices that is another question.
+    let _ = sink.commit();
+    if to.exists() {
+        assert_eq!(seen(&to).1 & 0o7000, 0);
+    }
+}
+
 /// Another user's copy has the attributes and none of the owners, which is counted; a file system without attributes has none.
 #[test]
 fn what_is_not_permitted_is_counted() {

@@ -18,7 +18,7 @@ use rustix::io::Errno;
 
 use super::Tree;
 use super::standing::{MODE_MASK, SET_BITS, mode_of};
-use crate::manifest::{Attribute, Entry, Keep, Owner, Reader};
+use crate::manifest::{Attribute, Entry, EntryKind, Keep, Owner, Reader};
 use crate::open_files::lock;
 use crate::sys::{self, names};
 
@@ -52,6 +52,17 @@ impl KeptState {
     }
 }
 
+fn has_capability(entry: &Entry) -> bool {
+    let mut attributes = entry.kept.attributes.iter();
+    attributes.any(|attribute| attribute.name == CAPABILITY)
+}
+
+/// Whether who runs it gets rights: of its owner or group, or others.
+fn gives_rights(entry: &Entry) -> bool {
+    let has_bits = entry.kept.owner.is_some() && entry.mode & SET_BITS != 0;
+    entry.kind != EntryKind::Directory && (has_bits || has_capability(entry))
+}
+
 impl Tree {
     /// Mode, time and all that is kept of a file or folder; the mode that it has then.
     ///
@@ -72,6 +83,9 @@ impl Tree {
             return Ok(plain);
         };
         let is_special = |name: &[u8]| [ACCESS_ACL, DEFAULT_ACL, CAPABILITY].contains(&name);
+        // Before it has another owner.
+        let is_trusted =
+            !gives_rights(entry) || self.is_trusted(&rustix::fs::fstat(opened)?, object);
         self.set_attributes(opened, object, entry, |name| !is_special(name));
         self.remove_inherited(opened, entry);
         sys::set_metadata(opened, entry.mode & MODE_MASK, times)?;
@@ -84,14 +98,30 @@ impl Tree {
         });
         let bits = entry.mode & SET_BITS;
         let mut mode = entry.mode & MODE_MASK;
-        if is_owned && bits != 0 && sys::set_mode(opened, mode | bits).is_ok() {
+        if is_owned && is_trusted && bits != 0 && sys::set_mode(opened, mode | bits).is_ok() {
             mode |= bits;
             lock(&self.kept_state).with_bits.insert(object);
         } else if !is_owned && inherited != 0 && sys::set_mode(opened, plain).is_ok() {
             mode = plain;
         }
-        self.set_attributes(opened, object, entry, |name| name == CAPABILITY);
+        match is_trusted {
+            true => self.set_attributes(opened, object, entry, |name| name == CAPABILITY),
+            false => self.note_lacking(object, usize::from(has_capability(entry))),
+        }
         Ok(mode)
+    }
+
+    /// Whether a file may get all that the entry has. One that somebody else has put there does not get rights that its contents would use: one
+    /// that stands under a name is replaced.
+    pub(super) fn is_trusted(&self, stat: &Stat, object: u32) -> bool {
+        let entry = self.file_of(object);
+        match &entry.kept.owner {
+            Some(owner) if gives_rights(entry) => {
+                let wanted = lock(&self.kept_state).ids(owner).0;
+                stat.st_uid == self.user.as_raw() || stat.st_uid == wanted
+            }
+            _ => true,
+        }
     }
 
     /// What is kept of a symbolic link.

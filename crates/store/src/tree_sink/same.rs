@@ -632,6 +632,11 @@ impl Tree {
             EntryKind::Directory => found == FileType::Directory,
             // Known when all names of its file were looked at.
             EntryKind::HardLink { .. } => false,
+            EntryKind::File { .. }
+                if !self.is_trusted(stat, object) && !self.is_kept(stat, object, folder, name) =>
+            {
+                false
+            }
             EntryKind::File { .. } if self.compares.check == Check::Contents => {
                 self.is_compared(stat, object)
             }
