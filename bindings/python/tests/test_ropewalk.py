@@ -296,7 +296,7 @@ class Messages(unittest.TestCase):
             for connect in (
                 lambda: ropewalk.MessageSocket.connect(to, token=token),
                 lambda: ropewalk.ByteStream.connect(to, token=token),
-                lambda: ropewalk.Region.connect("r", [to], token=token),
+                lambda: ropewalk.Region("r", [to], token=token),
             ):
                 self.interrupt_soon()
                 with self.assertRaises(KeyboardInterrupt):

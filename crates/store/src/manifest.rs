@@ -164,7 +164,7 @@ impl Manifest {
         self.entries.first().is_some_and(Entry::is_of_none)
     }
 
-    /// The first entry that no scan that keeps this records: whoever made the list did not do as asked.
+    /// The first entry that a scan that keeps this does not record: the list was not made as asked.
     #[must_use]
     pub fn beyond(&self, keep: Keep) -> Option<&Entry> {
         let is_beyond = |entry: &&Entry| {

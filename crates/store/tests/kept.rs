@@ -182,7 +182,7 @@ fn files_of_others_get_no_rights() {
     let plant = |at: &Path| {
         std::fs::write(at, "evil").unwrap();
         set_mode(at, 0o755);
-        set_times(at, time.mtime(), time.mtime_nsec());
+        set_times(at, time.mtime(), time.mtime_nsec() as u32);
         chown(at, Some(65534), Some(65534)).unwrap();
     };
     let seen = |at: &Path| {
