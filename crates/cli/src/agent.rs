@@ -149,8 +149,8 @@ bytes within 5 s, or without proof of the token. If too many connect, it closes 
 those of the address with the most connections. Hosts reached over ssh need no standing agent.
 
 The agent logs transfers, refusals, wrong tokens and, at most 5 a second, unauthenticated peers on \
-standard error, a line each. SIGHUP does nothing. Ctrl-C or SIGTERM ends the agent: it notifies the \
-masters of its transfers and removes its temporary files.
+standard error, a line each. SIGHUP does nothing. Ctrl-C or SIGTERM ends the agent: its masters \
+see its connections end, complete files of own copies get their names, and what is safe of the others stays for the next run.
 
 As a systemd service (Type=notify; packaging/systemd has the unit) it says when it listens, and the
 journal gets levels. The same options in a file for --config:

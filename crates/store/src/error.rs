@@ -661,7 +661,9 @@ fn shown(path: &Path) -> String {
 /// What else can be done about a final name that is taken.
 fn into(found: &str) -> &'static str {
     match found {
-        "directory" => ", choose another name, or end the destination with / to copy into it",
+        "directory" => {
+            ", choose another name, or, with copy, put and get, end the destination with / to copy into it"
+        }
         _ => " or choose another name",
     }
 }
