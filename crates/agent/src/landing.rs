@@ -179,9 +179,9 @@ impl SinkSet {
 
     /// Takes down that bytes are on stable storage.
     pub fn record(&self, safe: &RangeSet, units: &[Unit]) {
-        self.sinks
-            .iter()
-            .for_each(|placed| placed.sink.record(safe, units));
+        let mut sinks = self.sinks.iter();
+        let record = || sinks.for_each(|placed| placed.sink.record(safe, units));
+        self.calls.carry_out("syncs of", None, record);
     }
 
     /// Partial files that a later transfer can go on with, and how many of their bytes are safe.
