@@ -5,7 +5,7 @@ use std::error::Error;
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use ropewalk_lane::Landing;
 use ropewalk_lane::doing::{Doing, during};
@@ -179,7 +179,7 @@ impl SinkSet {
 
     /// Takes down that bytes are on stable storage.
     pub fn record(&self, safe: &RangeSet, units: &[Unit]) {
-        let mut sinks = self.sinks.iter();
+        let sinks = self.sinks.iter();
         let record = || sinks.for_each(|placed| placed.sink.record(safe, units));
         self.calls.carry_out("syncs of", None, record);
     }

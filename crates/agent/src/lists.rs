@@ -1,5 +1,6 @@
 //! Lists of files (manifests) are fetched from their holders before a copy is made.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -22,8 +23,8 @@ const MANIFEST_MAX: u64 = 1 << 30;
 /// A holder that sends no part of a manifest for this long is passed over.
 const MANIFEST_SILENCE: Duration = Duration::from_secs(15);
 
-/// Refuses a list that is not what its holder announced, or has more than it was asked for: a host that is a source decides neither which
-/// bytes of others are whose, nor which rights and names a copy gets.
+/// Refuses a list that is not what its holder announced, or has more than it was asked for: a source cannot shift where the bytes of other
+/// sources lie, nor decide on the rights and names that a copy gets.
 fn check(manifest: &Manifest, part: &control::Part, keep: Keep) -> Result<(), String> {
     let (bytes, files) = (manifest.data_len(), manifest.file_count());
     if (bytes, files) != (part.length, part.file_count) {
@@ -42,9 +43,9 @@ fn check(manifest: &Manifest, part: &control::Part, keep: Keep) -> Result<(), St
     if manifest.is_bundle() == part.names.is_empty() {
         return Err("its list of files is of other things than it was asked for".into());
     }
-    let is_asked = |name: &[u8]| part.names.iter().any(|asked| asked == name);
+    let asked: HashSet<&[u8]> = part.names.iter().map(|name| &name[..]).collect();
     let mut names = manifest.names().filter(|_| manifest.is_bundle());
-    match names.find(|name| !is_asked(name)) {
+    match names.find(|name| !asked.contains(name)) {
         Some(name) => Err(format!(
             "its list of files has \"{}\", which it was not asked for",
             shown(name)

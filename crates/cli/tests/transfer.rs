@@ -191,7 +191,7 @@ fn rows_do_not_destroy_their_sources() {
         for rows in ["0 0-999", "5000 0-99999", "1 0-99998"] {
             run(reader, rows)
                 .assert_status(4)
-                .assert_says("is a source, and would be replaced");
+                .assert_says("would be replaced by a file without some of its bytes");
             assert!(std::fs::read(&file).unwrap() == data);
         }
         run(reader, "0 0-99999").assert_status(0);

@@ -177,6 +177,8 @@ pub(crate) async fn drive(
         transfer: transfer.to_owned(),
         basis: before.basis,
     };
+    // What is absent lists when it is there.
+    let lists_all = before.absent.is_empty();
     driver.coordinator.leave_out(before.absent);
     driver.coordinator.go_on(before.earlier);
     let sent = (0..driver.connections.count()).try_for_each(|node| driver.send_credentials(node));
@@ -219,7 +221,7 @@ pub(crate) async fn drive(
         nodes,
         departed: std::mem::take(&mut driver.departed),
         tokens: std::mem::take(&mut driver.request.options.tokens),
-        has_listed: driver.coordinator.has_listed(),
+        has_listed: driver.coordinator.has_listed() && lists_all,
     };
     (report, driver.request, after)
 }

@@ -170,12 +170,13 @@ fn next_nodes(asked: &[NodeRequest], after: &mut After) -> Vec<NodeRequest> {
     let mut nodes: Vec<NodeRequest> = asked.iter().filter(is_here).cloned().collect();
     let mut first_names: BTreeMap<String, String> = BTreeMap::new();
     for node in after.nodes.iter().filter(is_here) {
-        let known = nodes.iter_mut().find(|known| {
-            let is_agent = matches!(known.reach, Reach::Attached { .. });
-            known.name == node.name || is_agent && known.reach == node.reach
-        });
-        match known {
-            Some(known) if known.name == node.name => {}
+        if nodes.iter().any(|known| known.name == node.name) {
+            continue;
+        }
+        let is_agent = matches!(node.reach, Reach::Attached { .. });
+        let known = nodes.iter_mut();
+        let mut known = known.filter(|known| is_agent && known.reach == node.reach);
+        match known.next() {
             Some(known) => {
                 first_names.insert(node.name.clone(), known.name.clone());
                 add_objects(&mut known.sources, &node.sources);
@@ -184,20 +185,32 @@ fn next_nodes(asked: &[NodeRequest], after: &mut After) -> Vec<NodeRequest> {
             None => nodes.push(node.clone()),
         }
     }
-    let rename = |name: &mut String| {
-        if let Some(first) = first_names.get(name) {
-            name.clone_from(first);
-        }
+    let first = |name: &String| first_names.get(name).unwrap_or(name).clone();
+    // What it was to get under all of its names has to be there.
+    let sinks_of = |name: &str| {
+        let mut visits = asked.iter().chain(&after.nodes);
+        let visit = visits.find(|visit| visit.name == name);
+        visit.map_or(&[][..], |visit| &visit.sinks)
     };
-    after
-        .gone
-        .iter_mut()
-        .for_each(|gone| rename(&mut gone.node));
-    after.gone.dedup_by(|a, b| a.node == b.node);
-    after
-        .complete
-        .iter_mut()
-        .for_each(|one| rename(&mut one.node));
+    let mut there: BTreeMap<String, Vec<ObjectRequest>> = BTreeMap::new();
+    for one in &after.complete {
+        let there = there.entry(first(&one.node)).or_default();
+        there.extend_from_slice(sinks_of(&one.node));
+    }
+    after.complete.retain_mut(|one| {
+        one.node = first(&one.node);
+        let node = nodes.iter().find(|node| node.name == one.node);
+        node.is_none_or(|node| {
+            node.sinks
+                .iter()
+                .all(|sink| there[&one.node].contains(sink))
+        })
+    });
+    let mut met = BTreeSet::new();
+    after.gone.retain_mut(|gone| {
+        gone.node = first(&gone.node);
+        met.insert(gone.node.clone())
+    });
     nodes.sort_by(|a, b| a.name.cmp(&b.name));
     nodes
 }
@@ -632,6 +645,31 @@ mod tests {
         let objects: Vec<&Object> = nodes[1].sources.iter().map(|one| &one.object).collect();
         assert_eq!(objects, [&path(), &Object::Path(b"/y".to_vec())]);
         assert_eq!(lost.gone[0].node, "b");
+        // What it has under one name does not make it complete.
+        let reader = |name: &str, path: &[u8]| {
+            let node = node("b", 2, Object::Path(path.to_vec()));
+            NodeRequest {
+                name: name.into(),
+                sinks: node.sources.clone(),
+                sources: Vec::new(),
+                ..node
+            }
+        };
+        for (again, is_complete) in [(&b"/x"[..], true), (b"/y", false)] {
+            let complete = Complete {
+                node: "b (2)".into(),
+                bytes: 9,
+                is_lost: false,
+            };
+            let mut after = After {
+                nodes: vec![reader("b (2)", again)],
+                complete: vec![complete],
+                ..After::default()
+            };
+            next_nodes(&[reader("b", b"/x")], &mut after);
+            let complete: Vec<&str> = after.complete.iter().map(|one| &*one.node).collect();
+            assert_eq!(complete, if is_complete { vec!["b"] } else { vec![] });
+        }
         // Nothing is there twice where it joined as it was.
         let mut same = After {
             nodes: vec![NodeRequest {

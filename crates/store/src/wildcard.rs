@@ -141,7 +141,10 @@ pub fn may_match(pattern: &[u8], path: &[u8]) -> bool {
     };
     let mut pairs = wanted.iter().zip(&found[above..]);
     let is_match = |wanted: &[u8], found: &[u8]| {
-        wanted == found || found != b".." && matches(&tokens(wanted), found)
+        let tokens = tokens(wanted);
+        let is_literal = literal_name(&tokens).is_some_and(|name| name == found);
+        // As it is written, if that exists.
+        wanted == found || is_literal || found != b".." && matches(&tokens, found)
     };
     starts && pairs.all(|(wanted, found)| is_match(wanted, found))
 }

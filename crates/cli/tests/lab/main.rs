@@ -1,12 +1,10 @@
 //! Whole transfers between hosts of the lab: namespaces with interfaces of their own. Skipped, visibly,
 //! where namespaces cannot be made.
 
-mod bottlenecks;
 mod changes;
 #[path = "../common/mod.rs"]
 mod common;
 mod control;
-mod doctor;
 mod hosts;
 mod liars;
 mod paths;

@@ -378,6 +378,17 @@ impl Coordinator {
         Ok(())
     }
 
+    /// The parts, for a node.
+    ///
+    /// * `fetches`: it fetches lists of files, and checks them.
+    pub(super) fn parts_for(&self, fetches: bool) -> Vec<control::Part> {
+        let mut parts = self.space.parts.clone();
+        if !fetches {
+            parts.iter_mut().for_each(|part| part.names.clear());
+        }
+        parts
+    }
+
     /// Every receiver wants all that any node can read; of a shared destination they write it together.
     fn want_all(&mut self, destinations: Destinations) {
         let all = self.space.readable();

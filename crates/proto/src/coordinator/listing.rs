@@ -111,11 +111,10 @@ impl Coordinator {
         if !self.is_shared_copy() && self.ask_next(node) {
             return;
         }
-        self.looking.end();
         if !self.is_dry_run() {
-            self.has_listed = true;
-            return self.look();
+            return self.end_list();
         }
+        self.looking.end();
         match self.left_out_error() {
             Some(text) => {
                 self.fail(ErrorKind::Missing, text.clone());
@@ -136,6 +135,13 @@ impl Coordinator {
         }
     }
 
+    /// The copy is carried out now.
+    fn end_list(&mut self) {
+        self.looking.end();
+        self.has_listed = true;
+        self.look();
+    }
+
     fn count_listed(&mut self, node: u32, present: &Present) {
         let there = control::range_set(&present.ranges);
         for receiver in self.receivers().collect::<Vec<_>>() {
@@ -148,8 +154,16 @@ impl Coordinator {
         state.count_present(present);
     }
 
-    /// A receiver cannot look. Others of a shared copy may.
+    /// A receiver cannot look. Others of a shared copy may; a copy that is carried out is so without its list.
     fn list_on(&mut self, node: u32, reason: &str) {
+        if !self.is_dry_run() {
+            let name = self.name(node).to_owned();
+            self.note(format!("{name} cannot list what it does: {reason}"));
+            if !self.ask_next(node) {
+                self.end_list();
+            }
+            return;
+        }
         if self.is_shared_copy() && self.ask_next(node) {
             self.listed = DryRunReport::default();
             self.differing = CheckReport::default();

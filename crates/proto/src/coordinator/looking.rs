@@ -299,7 +299,7 @@ impl Coordinator {
         let holders: BTreeSet<u32> = holders.collect();
         let mut look = Look {
             peers: holders.into_iter().map(|n| self.peer(n)).collect(),
-            parts: self.space.parts.clone(),
+            parts: self.parts_for(decides.is_some()),
             source_bases: sources.map(|source| source.base).collect(),
             decides: decides.is_some(),
             lists: decides.is_some() && self.is_listing(),

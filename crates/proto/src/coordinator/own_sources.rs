@@ -13,8 +13,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use ropewalk_model::{Range, RangeSet};
 
+use super::Coordinator;
 use super::places::Spot;
-use super::{Coordinator, Node};
+use super::shared_rows::destination_of;
 use crate::control::{self, Elsewhere, Existing, Identity, Own, Place, Root, sink, source};
 
 /// By node that sends: what it has to look for, in the order of the message.
@@ -144,15 +145,13 @@ impl Coordinator {
         if self.setup.options.existing() == Existing::Kept {
             return None;
         }
-        let opened = |node: &Node| node.opened.clone().or_else(|| node.pending.clone());
         let known = |file: &Identity| {
             let time = (file.modified_seconds, file.modified_nanoseconds);
             (file.file != 0).then_some((file.file, file.length, time))
         };
         let mut sources = HashSet::new();
         for node in &self.nodes {
-            let opened = opened(node);
-            let of_rows = opened.iter().flat_map(|opened| &opened.sources);
+            let of_rows = node.opened.iter().flat_map(|opened| &opened.sources);
             sources.extend(
                 of_rows
                     .flat_map(|source| &source.identities)
@@ -160,7 +159,7 @@ impl Coordinator {
             );
         }
         for node in &self.nodes {
-            for place in opened(node).iter().flat_map(|opened| &opened.places) {
+            for place in node.opened.iter().flat_map(|opened| &opened.places) {
                 let Some(file) = place.file.as_ref() else {
                     continue;
                 };
@@ -172,12 +171,21 @@ impl Coordinator {
                 let Some(first) = rows.get(place.row as usize) else {
                     continue;
                 };
-                let own = rows.iter().filter(|row| row.object == first.object);
+                // Others of its destination write the rest.
+                let shared = destination_of(node);
+                let members = self.nodes.iter().filter(|other| {
+                    std::ptr::eq(*other, node)
+                        || shared.is_some() && destination_of(other) == shared
+                });
+                let rows = members.flat_map(|other| &other.setup.sinks);
+                let rows = rows.flat_map(|sink| &sink.sink.rows);
+                let own = rows.filter(|row| row.object == first.object);
                 let written = own.map(|row| control::range(row.object_offset, row.length));
                 let all = Range::new(0, file.length);
                 if !RangeSet::from_ranges(written).contains_range(all) {
                     return Some(format!(
-                        "{}:{} is a source, and would be replaced by a file without some of its bytes; name another destination",
+                        "{}:{} is a source, by its number, length and time, and would be replaced by a file without some of its bytes; name \
+                         another destination, or remove it if it is another file",
                         node.setup.name,
                         first.object.escape_ascii()
                     ));

@@ -487,7 +487,7 @@ impl Coordinator {
         let state = &self.nodes[node as usize];
         let mut plan = control::Plan {
             source_bases: state.setup.sources.iter().map(|s| s.base).collect(),
-            parts: self.space.parts.clone(),
+            parts: self.parts_for(state.is_receiver()),
             ..control::Plan::default()
         };
         if !state.is_receiver() {

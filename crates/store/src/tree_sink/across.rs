@@ -176,8 +176,8 @@ impl Tree {
         Ok(())
     }
 
-    /// A file with all metadata. It has no name before it is whole, where the file system has such files: what ends this process leaves
-    /// nothing, and nothing can take its place meanwhile.
+    /// A file with all metadata. It has no name before all its bytes are there, where the file system has such files: what ends this process
+    /// leaves nothing. By its descriptor, as others may change the folder.
     fn copy_file(
         &self,
         staged: BorrowedFd<'_>,
@@ -195,14 +195,15 @@ impl Tree {
         };
         let made = File::from(made);
         self.copy_contents(staged, &made, (object, entry), file)?;
+        // The file of another owner may not be linked.
+        if !is_named {
+            sys::link(made.as_fd(), folder, temporary).map_err(Unplaceable::Errno)?;
+        }
         let set = self.set_all(made.as_fd(), object, file, 0, &times(file));
         set.map_err(|errno| {
             let path = self.path_of(object);
             Unplaceable::of(StoreError::from_errno(Operation::SetMetadata, path, errno))
         })?;
-        if !is_named {
-            sys::link(made.as_fd(), folder, temporary).map_err(Unplaceable::Errno)?;
-        }
         self.note_across(made.into()).map_err(Unplaceable::Errno)
     }
 

@@ -24,6 +24,9 @@ use crate::sys::{self, names};
 
 const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
 const DEFAULT_ACL: &[u8] = b"system.posix_acl_default";
+/// Of a mode: a process that runs the file has its group's rights.
+const SET_GROUP_BIT: u32 = 0o2000;
+
 const CAPABILITY: &[u8] = b"security.capability";
 
 /// What became of owners and attributes, and numbers of users that were looked up.
@@ -84,8 +87,7 @@ impl Tree {
         };
         let is_special = |name: &[u8]| [ACCESS_ACL, DEFAULT_ACL, CAPABILITY].contains(&name);
         // Before it has another owner.
-        let is_trusted =
-            !gives_rights(entry) || self.is_trusted(&rustix::fs::fstat(opened)?, object);
+        let is_trusted = self.is_trusted(&rustix::fs::fstat(opened)?, object);
         self.set_attributes(opened, object, entry, |name| !is_special(name));
         self.remove_inherited(opened, entry);
         sys::set_metadata(opened, entry.mode & MODE_MASK, times)?;
@@ -117,8 +119,10 @@ impl Tree {
         let entry = self.file_of(object);
         match &entry.kept.owner {
             Some(owner) if gives_rights(entry) => {
-                let wanted = lock(&self.kept_state).ids(owner).0;
-                stat.st_uid == self.user.as_raw() || stat.st_uid == wanted
+                // An owner may have its own rights, and no more.
+                let is_own = !has_capability(entry) && entry.mode & SET_GROUP_BIT == 0;
+                let is_owner = || stat.st_uid == lock(&self.kept_state).ids(owner).0;
+                stat.st_uid == self.user.as_raw() || is_own && is_owner()
             }
             _ => true,
         }

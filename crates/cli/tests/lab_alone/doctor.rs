@@ -22,6 +22,7 @@ pub(crate) fn doctor(lab: &Lab, host: &str, args: &[&str]) -> Value {
 /// A path is named with its rate, also for files; these are gone afterwards.
 #[test]
 fn a_limited_path_is_named_with_its_rate() {
+    let _alone = crate::alone();
     if ropewalk_lab::skip("a_limited_path_is_named_with_its_rate") {
         return;
     }
@@ -54,6 +55,7 @@ fn a_limited_path_is_named_with_its_rate() {
 /// Windows that are too small for a long path are named with the setting that enlarges them, at the host whose they are.
 #[test]
 fn a_small_socket_buffer_is_named_with_its_setting() {
+    let _alone = crate::alone();
     if ropewalk_lab::skip("a_small_socket_buffer_is_named_with_its_setting") {
         return;
     }

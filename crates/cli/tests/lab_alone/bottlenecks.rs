@@ -26,6 +26,7 @@ fn cause(lab: &Lab, host: &str, args: &[&str]) -> Value {
 /// comes before all.
 #[test]
 fn what_held_it_back_is_named() {
+    let _alone = crate::alone();
     if ropewalk_lab::skip("what_held_it_back_is_named") {
         return;
     }
@@ -59,6 +60,7 @@ fn what_held_it_back_is_named() {
 /// Of two interfaces, the one whose packets are lost is named by the report, with its addresses, and by `doctor` before.
 #[test]
 fn the_lossy_one_of_two_interfaces_is_named() {
+    let _alone = crate::alone();
     if ropewalk_lab::skip("the_lossy_one_of_two_interfaces_is_named") {
         return;
     }
@@ -101,6 +103,7 @@ fn the_lossy_one_of_two_interfaces_is_named() {
 /// Packets that are lost on a long path are named.
 #[test]
 fn losses_are_named() {
+    let _alone = crate::alone();
     if ropewalk_lab::skip("losses_are_named") {
         return;
     }
