@@ -2,6 +2,7 @@
 //! most, and stops when the connection ends; files that were made are removed then.
 
 use std::ffi::OsStr;
+use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,6 +11,8 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use ropewalk_lane::{interfaces, open_files};
 use ropewalk_proto::control::{Examine, Examined, Examinee, Setting};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
 
 use crate::host::Host;
 
@@ -44,7 +47,40 @@ pub(crate) struct Examining {
     // The connection has ended.
     is_over: AtomicBool,
     // Files that go with it.
-    left: Mutex<Vec<PathBuf>>,
+    left: Mutex<Vec<(Folder, String)>>,
+}
+
+/// A folder that may be written to, whatever its path leads to later.
+#[derive(Debug)]
+struct Folder {
+    opened: OwnedFd,
+    path: PathBuf,
+}
+
+impl Folder {
+    /// * `path`: resolved.
+    fn open(path: PathBuf) -> Result<Self, String> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        // A link that was put on the path since leads nowhere.
+        let resolve = ResolveFlags::NO_SYMLINKS;
+        let opened = match rustix::fs::openat2(CWD, &path, flags, Mode::empty(), resolve) {
+            Err(Errno::NOSYS) => rustix::fs::open(&path, flags | OFlags::NOFOLLOW, Mode::empty()),
+            opened => opened,
+        };
+        let opened = opened.map_err(|errno| format!("cannot open {}: {errno}", path.display()))?;
+        Ok(Self { opened, path })
+    }
+
+    /// For calls that need a path.
+    fn by_descriptor(&self) -> PathBuf {
+        format!("/proc/self/fd/{}", self.opened.as_raw_fd()).into()
+    }
+
+    /// A text with the path as it was found.
+    fn shown(&self, text: &str) -> String {
+        let own = self.by_descriptor();
+        text.replace(&*own.to_string_lossy(), &self.path.to_string_lossy())
+    }
 }
 
 impl Examining {
@@ -92,8 +128,11 @@ impl Examining {
             ..Examined::default()
         };
         if !folder.is_empty() {
-            let folder = writable(folder, host);
-            match folder.and_then(|folder| disk::measure(&folder, &|| self.is_over())) {
+            let measured = writable(folder, host).and_then(|folder| {
+                let measured = disk::measure(&folder.by_descriptor(), &|| self.is_over());
+                measured.map_err(|error| folder.shown(&error))
+            });
+            match measured {
                 Ok(disk) => examined.disk = Some(disk),
                 Err(error) => examined.error = error,
             }
@@ -108,16 +147,22 @@ impl Examining {
         if !name.starts_with(NAME_BEGINS) || !is_plain(name) {
             return Err(format!("{name:?} is no name of a file that is examined"));
         }
-        let path = writable(&asked.folder, host)?.join(name);
-        // What stands there is not this connection's.
+        let folder = writable(&asked.folder, host)?;
+        let path = folder.by_descriptor().join(name);
+        // What is there is not this connection's.
         if path.symlink_metadata().is_ok() {
-            return Err(format!("{} exists already", path.display()));
+            return Err(format!(
+                "{} exists already",
+                folder.path.join(name).display()
+            ));
         }
-        self.left.lock().push(path.clone());
-        match asked.file_bytes {
+        let made = match asked.file_bytes {
             0 => Ok(()),
             bytes => disk::make(&path, bytes, &|| self.is_over()),
-        }
+        };
+        let made = made.map_err(|error| folder.shown(&error));
+        self.left.lock().push((folder, name.to_owned()));
+        made
     }
 
     /// The connection ends: what is being measured stops, and its files are removed.
@@ -131,20 +176,20 @@ impl Examining {
     }
 
     fn remove(&self) {
-        for path in std::mem::take(&mut *self.left.lock()) {
+        for (folder, name) in std::mem::take(&mut *self.left.lock()) {
             // The copy of a file may never have got its name.
-            let _ = std::fs::remove_file(path);
+            let _ = rustix::fs::unlinkat(&folder.opened, name, AtFlags::empty());
         }
     }
 }
 
 /// The folder, resolved, where it may be written.
-fn writable(folder: &[u8], host: &Host) -> Result<PathBuf, String> {
+fn writable(folder: &[u8], host: &Host) -> Result<Folder, String> {
     let folder = Path::new(OsStr::from_bytes(folder));
     let resolved = host.roots.resolve_write(folder);
     let resolved = resolved.map_err(|error| error.to_string())?;
     match resolved.is_dir() {
-        true => Ok(resolved),
+        true => Folder::open(resolved),
         false => Err(format!(
             "{} is not a folder; name one that exists",
             folder.display()
@@ -222,6 +267,29 @@ mod tests {
             .find(|one| one.name == "net.ipv4.tcp_rmem");
         assert_eq!(rmem.unwrap().value.split(' ').count(), 3);
         assert_eq!(names(place.path()), 0);
+    }
+
+    /// A folder is the one that was named, whatever has its path later.
+    #[test]
+    fn files_are_removed_where_they_were_made() {
+        let place = tempfile::tempdir().unwrap();
+        let host = host(place.path());
+        let [named, moved, outside] =
+            ["named", "moved", "outside"].map(|name| place.path().join(name));
+        std::fs::create_dir(&named).unwrap();
+        std::fs::create_dir(&outside).unwrap();
+        let asked = Examine {
+            folder: named.as_os_str().as_bytes().to_vec(),
+            file: b"ropewalk-doctor-1".to_vec(),
+            file_bytes: 10,
+        };
+        let examining = Examining::default();
+        assert_eq!(examining.answer(&asked, &host).error, "");
+        std::fs::write(outside.join("ropewalk-doctor-1"), "stays").unwrap();
+        std::fs::rename(&named, &moved).unwrap();
+        std::os::unix::fs::symlink(&outside, &named).unwrap();
+        examining.end();
+        assert_eq!((names(&outside), names(&moved)), (1, 0));
     }
 
     /// Files go with the connection; other names, places and files that are there are refused, and stay.

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use ropewalk_proto::control;
-use ropewalk_store::{Buffers, Roots};
+use ropewalk_store::{Buffers, MATCHES_MAX, Roots};
 
 use crate::counts::Counts;
 use crate::log::Log;
@@ -35,12 +35,17 @@ pub(crate) struct Host {
 impl Host {
     /// The paths that patterns mean here.
     pub fn expand(&self, patterns: &[Vec<u8>]) -> control::Expanded {
+        let mut count = 0;
         let matches = patterns.iter().map(|pattern| {
             let found = match self.expanded.get(pattern) {
                 Some(known) => known.clone(),
+                None if count > MATCHES_MAX => Err(format!(
+                    "the patterns match more than {MATCHES_MAX} paths together; copy with fewer of them"
+                )),
                 None => ropewalk_store::expand(pattern, Some(&self.roots))
                     .map_err(|error| error.to_string()),
             };
+            count += found.as_ref().map_or(0, Vec::len);
             match found {
                 Ok(paths) => control::Matches {
                     paths,
@@ -74,5 +79,24 @@ impl Host {
             counts: Counts::default(),
             began: Instant::now(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Patterns are bounded together, too.
+    #[test]
+    fn patterns_that_match_very_much_are_refused() {
+        let many = vec![b"/x".to_vec(); MATCHES_MAX + 1];
+        let host = Host {
+            expanded: [(b"a*".to_vec(), Ok(many))].into(),
+            ..Host::alone()
+        };
+        let patterns = [b"a*".to_vec(), b"b*".to_vec()];
+        let found = host.expand(&patterns).matches;
+        assert!(found[0].error.is_empty());
+        assert!(found[1].error.contains("together"), "{}", found[1].error);
     }
 }

@@ -14,7 +14,7 @@ use crate::{escape, sys};
 
 mod words;
 
-use self::words::{awaited_words, planned_words, rate_and_eta};
+use self::words::{awaited_words, moving, planned_words};
 pub(crate) use self::words::{busy_words, rate, waiting_words};
 
 /// Redraws a second at most.
@@ -228,6 +228,7 @@ impl Bars {
                 eta_seconds,
                 receivers,
                 senders,
+                bottlenecks,
                 ..
             } => {
                 // Each call may draw: the bar is shown once it has its length and position.
@@ -238,7 +239,7 @@ impl Bars {
                 self.total.set_message(format!(
                     "{} safe, {}",
                     format_bytes(*delivered_bytes),
-                    rate_and_eta(*bits_per_second, *eta_seconds)
+                    moving(*bits_per_second, *eta_seconds, bottlenecks)
                 ));
                 self.show_nodes(senders, receivers);
             }
@@ -387,6 +388,7 @@ fn plain_line(event: &Event, last: &mut Option<Instant>) -> Option<String> {
             total_bytes,
             bits_per_second,
             eta_seconds,
+            bottlenecks,
             ..
         } => {
             let line = || {
@@ -395,7 +397,7 @@ fn plain_line(event: &Event, last: &mut Option<Instant>) -> Option<String> {
                     format_bytes(*received_bytes),
                     format_bytes(*total_bytes),
                     format_bytes(*delivered_bytes),
-                    rate_and_eta(*bits_per_second, *eta_seconds)
+                    moving(*bits_per_second, *eta_seconds, bottlenecks)
                 )
             };
             due(last).then(line)

@@ -1,10 +1,11 @@
 //! What progress says of events, in words.
 
 use ropewalk_model::{ByteRate, format_bytes, format_seconds};
-use ropewalk_proto::report::Event;
+use ropewalk_proto::report::{BottleneckReport, Event};
 
 use crate::escape;
 use crate::numbers::thousands;
+use crate::report::shares;
 
 /// A rate for people, from bits per second.
 pub(crate) fn rate(bits_per_second: f64) -> String {
@@ -15,6 +16,19 @@ pub(super) fn rate_and_eta(bits_per_second: f64, eta_seconds: Option<f64>) -> St
     match eta_seconds {
         Some(eta) => format!("{}, {} left", rate(bits_per_second), format_seconds(eta)),
         None => rate(bits_per_second),
+    }
+}
+
+/// As [`rate_and_eta`]; where nothing moves, with what holds the transfer back.
+pub(super) fn moving(
+    bits_per_second: f64,
+    eta_seconds: Option<f64>,
+    causes: &[BottleneckReport],
+) -> String {
+    let moves = rate_and_eta(bits_per_second, eta_seconds);
+    match shares(causes).filter(|_| bits_per_second == 0.0) {
+        Some(causes) => format!("{moves}, {causes}"),
+        None => moves,
     }
 }
 
@@ -143,7 +157,30 @@ pub(crate) fn busy_words(event: &Event) -> String {
 
 #[cfg(test)]
 mod tests {
+    use ropewalk_proto::report::BottleneckCause;
+
     use super::*;
+
+    /// Where nothing moves the line says why, as far as that is known.
+    #[test]
+    fn what_stands_still_has_a_reason() {
+        let causes = [BottleneckReport {
+            cause: BottleneckCause::SinkDisk,
+            node: Some("b".into()),
+            share: 1.0,
+            ..BottleneckReport::default()
+        }];
+        let still = moving(0.0, None, &causes);
+        assert!(
+            still.ends_with(", held back by writing at b 100 %"),
+            "{still}"
+        );
+        assert_eq!(moving(0.0, None, &[]), rate_and_eta(0.0, None));
+        assert_eq!(
+            moving(8e6, Some(2.0), &causes),
+            rate_and_eta(8e6, Some(2.0))
+        );
+    }
 
     /// What is done while nothing moves.
     #[test]
