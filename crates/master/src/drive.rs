@@ -211,11 +211,15 @@ pub(crate) async fn drive(
         driver.meter.best_second(),
         now,
     );
+    let gone = driver.coordinator.gone();
+    if !gone.is_empty() {
+        driver.doorman.put_off(&gone);
+    }
     let after = After {
         observations: speeds::observe(&driver.request, &driver.coordinator),
         lessons: driver.coordinator.lessons(),
         has_moved: driver.coordinator.moving_at().is_some(),
-        gone: driver.coordinator.gone(),
+        gone,
         earlier: driver.coordinator.for_next(),
         complete: driver.coordinator.complete(),
         nodes,

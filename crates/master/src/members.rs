@@ -6,7 +6,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ropewalk_model::ByteRate;
-use ropewalk_proto::coordinator::{Coordinator, JoinError, LeaveError};
+use ropewalk_proto::coordinator::{Coordinator, Gone, JoinError, LeaveError};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::connections::{Connections, Input};
@@ -370,6 +370,14 @@ impl Doorman {
         self.waiting.push(party);
     }
 
+    /// A round ends, and these nodes are waited for: what was asked can be asked again then.
+    pub fn put_off(&mut self, awaited: &[Gone]) {
+        let names: Vec<&str> = awaited.iter().map(|gone| gone.node.as_str()).collect();
+        for party in self.waiting.drain(..) {
+            party.refuse(MembersError::Waiting(names.join(", ")));
+        }
+    }
+
     /// Answers the requests whose nodes have all been admitted or rejected.
     pub fn answer(&mut self, coordinator: &Coordinator) {
         let mut at = 0;
@@ -446,6 +454,33 @@ mod tests {
         assert_eq!(asked.limit.get(), Some(Some(ByteRate(5))));
         drop(asked);
         assert_eq!(members.limit(None), Err(MembersError::Ended));
+    }
+
+    /// Nodes that were about to join when others were lost can ask again; they do not hear that all has ended.
+    #[test]
+    fn joins_are_put_off_with_a_round() {
+        let request = Request {
+            label: None,
+            nodes: Vec::new(),
+            mapping: Mapping::Rows,
+            links: Vec::new(),
+            options: Options::default(),
+        };
+        let mut doorman = Doorman::new(&request);
+        let (reply, mut answer) = oneshot::channel();
+        let party = Party {
+            nodes: Vec::new(),
+            token: None,
+            numbers: Vec::new(),
+            reply,
+        };
+        doorman.wait(party, vec![Ok(3)]);
+        doorman.put_off(&[Gone {
+            node: "a".into(),
+            reason: "gone".into(),
+        }]);
+        let refused = Err(MembersError::Waiting("a".into()));
+        assert_eq!(answer.try_recv().unwrap(), refused);
     }
 
     /// Nodes are called as reports show them or as rows write them; what may be two is neither.
