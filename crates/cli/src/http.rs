@@ -1,5 +1,6 @@
 //! A small HTTP server: one answer a connection, from memory, with bounds on what a client may send and how long it may take.
 
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::net::TcpListener;
 use std::sync::Arc;
@@ -11,10 +12,11 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::sync::Semaphore;
+use tokio::task::JoinHandle;
 
-/// Clients that are connected at one time; a few kilobytes each. More wait to be accepted.
-const CLIENTS_MAX: usize = 16;
+/// Clients that are connected at one time; a few kilobytes each. For a further one the oldest goes: an answer leaves at once, so that one waits
+/// for a request that does not arrive.
+const CLIENTS_MAX: usize = 64;
 
 /// A request that has not arrived by then is given up.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
@@ -34,16 +36,20 @@ where
     A: Fn(&Request<Incoming>) -> Response<Full<Bytes>> + Send + Sync + 'static,
 {
     let listener = tokio::net::TcpListener::from_std(listener)?;
-    let clients = Arc::new(Semaphore::new(CLIENTS_MAX));
+    let mut clients: VecDeque<JoinHandle<()>> = VecDeque::new();
     loop {
-        let place = clients.clone().acquire_owned().await;
         let Ok((stream, _)) = listener.accept().await else {
             tokio::time::sleep(REST).await;
             continue;
         };
+        clients.retain(|client| !client.is_finished());
+        if clients.len() >= CLIENTS_MAX
+            && let Some(oldest) = clients.pop_front()
+        {
+            oldest.abort();
+        }
         let answer = answer.clone();
-        tokio::spawn(async move {
-            let _place = place;
+        clients.push_back(tokio::spawn(async move {
             let answer = service_fn(move |request| {
                 let answer = answer(&request);
                 async move { Ok::<_, Infallible>(answer) }
@@ -57,6 +63,37 @@ where
                 .serve_connection(TokioIo::new(stream), answer);
             // One answer is small and leaves at once, or its reader is gone.
             let _ = tokio::time::timeout(2 * REQUEST_TIMEOUT, connection).await;
-        });
+        }));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpStream;
+
+    use super::*;
+
+    /// Clients that connect and say nothing keep no place from one that asks.
+    #[tokio::test]
+    async fn silent_clients_make_way() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let address = listener.local_addr().unwrap();
+        let answer = |_: &Request<Incoming>| Response::new(Full::from("answer"));
+        let serving = tokio::spawn(serve(listener, Arc::new(answer)));
+        let mut silent = Vec::new();
+        for _ in 0..3 * CLIENTS_MAX {
+            silent.push(TcpStream::connect(address).await.unwrap());
+        }
+        let mut client = TcpStream::connect(address).await.unwrap();
+        client
+            .write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+            .await
+            .unwrap();
+        let mut text = String::new();
+        client.read_to_string(&mut text).await.unwrap();
+        assert!(text.ends_with("answer"), "{text}");
+        serving.abort();
     }
 }
