@@ -62,8 +62,9 @@ The file (ranges include their last byte; A+LENGTH works too; # starts a comment
   reader  node3:7420   \"file:///tmp/copy\"    0               0-2047  down=1Gbit
 
   A writer's row may end in up=RATE, a reader's in down=RATE (the node's speed: gives the bound) and
-  dest=NAME (readers with one name share one destination). Rows for what pairs of nodes, and links
-  that several pairs share, carry in one direction, which plan and bound follow:
+  dest=NAME (readers with one name share one destination); interface=NAME limits a node to an
+  interface. Rows for what pairs of nodes, and links that several pairs share, carry in one
+  direction, which plan and bound follow:
     cap    node1:7420 node3:7420 1Gbit
     trunk  wan 10Gbit from node[1-2] to node3      (a host alone: all nodes on it)
   URIs: file:///path, /path, mem:SIZE, null:, and buffer:NAME of a program that uses the library.

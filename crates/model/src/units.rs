@@ -54,6 +54,9 @@ pub enum UnitError {
         "\"{0}\" has no unit, so it could be bits or bytes; write for example {0}Mbit/s or {0}MB/s"
     )]
     BareRate(String),
+    /// A rate with a power alone could be bits or bytes.
+    #[error("\"{0}\" could be bits or bytes; write {0}bit/s or {0}B/s")]
+    BarePower(String),
     /// The unit is not one we know.
     #[error("\"{text}\": unknown unit \"{unit}\"; known are {known}")]
     UnknownUnit {
@@ -113,7 +116,13 @@ impl FromStr for ByteRate {
         }
         let multiplier = match unit {
             "B" => 1,
-            _ => byte_unit(unit).ok_or_else(|| bad_unit(text, unit, RATE_UNITS))?,
+            _ => byte_unit(unit).ok_or_else(|| match bad_unit(text, unit, RATE_UNITS) {
+                // A power is not all that is open.
+                UnitError::Ambiguous { text, .. } => {
+                    UnitError::BarePower(text.trim_end_matches("/s").to_owned())
+                }
+                error => error,
+            })?,
         };
         number.times_floor(multiplier, 1, text).map(Self)
     }
@@ -410,7 +419,9 @@ mod tests {
         assert!(size("1.0001kB").contains("whole number of bytes"));
         assert!(size("17179869184GiB").contains("64 bits"));
         assert!(rate("100").contains("bits or bytes"), "{}", rate("100"));
-        assert!(rate("1M").contains("1000000 or 1048576"), "{}", rate("1M"));
+        for text in ["1M", "1M/s"] {
+            assert!(rate(text).contains("1Mbit/s or 1MB/s"), "{}", rate(text));
+        }
         assert!(rate("1Mb/s").contains("unknown unit"), "{}", rate("1Mb/s"));
     }
 
