@@ -555,28 +555,16 @@ mod tests {
 
     use super::*;
 
-    /// Opens slowly, and says whether the sink was closed before it was done.
-    struct Slow {
-        opening: Mutex<Sender<()>>,
-        closed: Arc<AtomicBool>,
-        too_late: Arc<AtomicBool>,
-    }
+    /// Opens files as a test says.
+    struct Opening<F>(F);
 
-    impl Target for Slow {
+    impl<F: Fn() -> Result<File, StoreError> + Send + Sync> Target for Opening<F> {
         fn open(&self, _: u32) -> Result<File, StoreError> {
-            lock(&self.opening).send(()).unwrap();
-            // Time for another thread to close the sink, if it can.
-            for _ in 0..100_000 {
-                std::thread::yield_now();
-                if self.closed.load(Ordering::Acquire) {
-                    self.too_late.store(true, Ordering::Release);
-                }
-            }
-            Ok(tempfile::tempfile().unwrap())
+            (self.0)()
         }
 
-        fn open_made(&self, _: u32) -> Result<File, StoreError> {
-            Err(StoreError::Ended)
+        fn open_made(&self, object: u32) -> Result<File, StoreError> {
+            self.open(object)
         }
 
         fn path(&self, _: u32) -> PathBuf {
@@ -597,12 +585,20 @@ mod tests {
     #[test]
     fn closing_waits_for_files_that_are_being_opened() {
         let (opening, opened) = channel();
+        let opening: Mutex<Sender<()>> = Mutex::new(opening);
         let [closed, too_late] = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
-        let target = Slow {
-            opening: Mutex::new(opening),
-            closed: closed.clone(),
-            too_late: too_late.clone(),
-        };
+        let [is_closed, is_late] = [closed.clone(), too_late.clone()];
+        let target = Opening(move || {
+            lock(&opening).send(()).unwrap();
+            // Time for another thread to close the sink, if it can.
+            for _ in 0..100_000 {
+                std::thread::yield_now();
+                if is_closed.load(Ordering::Acquire) {
+                    is_late.store(true, Ordering::Release);
+                }
+            }
+            Ok(tempfile::tempfile().unwrap())
+        });
         let staging = Staging::new(Layout::back_to_back(0, [(0, 100)]).unwrap(), target, false);
         std::thread::scope(|scope| {
             let writing = scope.spawn(|| staging.write_at(0, b"late"));
@@ -618,38 +614,14 @@ mod tests {
         ));
     }
 
-    /// Has no descriptor left at first.
-    struct Short(AtomicBool);
-
-    impl Target for Short {
-        fn open(&self, _: u32) -> Result<File, StoreError> {
-            match self.0.swap(false, Ordering::AcqRel) {
-                true => Err(StoreError::from_errno(Operation::Open, "f", Errno::MFILE)),
-                false => Ok(tempfile::tempfile().unwrap()),
-            }
-        }
-
-        fn open_made(&self, object: u32) -> Result<File, StoreError> {
-            self.open(object)
-        }
-
-        fn path(&self, _: u32) -> PathBuf {
-            PathBuf::new()
-        }
-
-        fn sync_names(&self) -> Result<(), StoreError> {
-            Ok(())
-        }
-
-        fn filesystem(&self) -> Option<&OwnedFd> {
-            None
-        }
-    }
-
     /// A file that has to be opened for a sync, and cannot be for a moment, is opened again.
     #[test]
     fn a_sync_waits_for_descriptors() {
-        let target = Short(AtomicBool::new(true));
+        let is_short = AtomicBool::new(true);
+        let target = Opening(|| match is_short.swap(false, Ordering::AcqRel) {
+            true => Err(StoreError::from_errno(Operation::Open, "f", Errno::MFILE)),
+            false => Ok(tempfile::tempfile().unwrap()),
+        });
         let staging = Staging::new(Layout::back_to_back(0, [(0, 100)]).unwrap(), target, false);
         staging.note_changed([0]);
         staging.sync().unwrap();
