@@ -111,7 +111,7 @@ impl Node {
 }
 
 /// The last name of a path.
-fn last_component(path: &[u8]) -> &[u8] {
+pub(super) fn last_component(path: &[u8]) -> &[u8] {
     let names = path.split(|byte| *byte == b'/');
     let mut names = names.filter(|name| !name.is_empty() && *name != b".");
     names.next_back().unwrap_or_default()

@@ -14,6 +14,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use ropewalk_model::{Range, RangeSet};
 
 use super::Coordinator;
+use super::layout::last_component;
 use super::places::Spot;
 use super::shared_rows::destination_of;
 use crate::control::{self, Elsewhere, Existing, Identity, Own, Place, Root, sink, source};
@@ -220,8 +221,7 @@ impl Coordinator {
             // Filters leave out some of what was named.
             Some(source::Kind::Bundle(bundle)) => {
                 let name = root.map_or(&[][..], |root| &root.name);
-                let is_it =
-                    |path: &&Vec<u8>| path.rsplit(|byte| *byte == b'/').next() == Some(name);
+                let is_it = |path: &&Vec<u8>| last_component(path) == name;
                 bundle.paths.iter().find(is_it).map_or(name, |path| path)
             }
             _ => &[],
