@@ -78,6 +78,48 @@ fn only_what_changed_is_written() {
     assert_eq!(names(&folder), ["from", "to"]);
 }
 
+/// What has no bytes arrives in a folder that the destination has and where nothing else changes, however deep.
+#[test]
+fn what_has_no_bytes_arrives_alone() {
+    type Filling = (&'static str, fn(&Path));
+    let fillings: [Filling; 5] = [
+        ("nothing", |_| {}),
+        ("folders", |new| {
+            std::fs::create_dir_all(new.join("x/y")).unwrap();
+        }),
+        ("an empty file", |new| {
+            std::fs::write(new.join("empty"), "").unwrap();
+        }),
+        ("a link", |new| {
+            std::os::unix::fs::symlink("gone", new.join("link")).unwrap();
+        }),
+        ("a file", |new| {
+            std::fs::write(new.join("file"), "x").unwrap();
+        }),
+    ];
+    let paths = |root: &Path| -> Vec<_> {
+        let found = snapshot(root).into_iter();
+        found
+            .map(|(entry, contents)| (entry.path, contents))
+            .collect()
+    };
+    for (what, fill) in fillings {
+        for at in ["new", "a/new", "a/b/new", "a/b/new/newer"] {
+            let (_keep, folder) = folder();
+            let (from, to) = (folder.join("from"), folder.join("to"));
+            std::fs::create_dir_all(from.join("a/b")).unwrap();
+            std::fs::write(from.join("a/b/keep"), "kept").unwrap();
+            set_times(&from.join("a/b/keep"), 5, 0);
+            copy_changes(&from, &to);
+            std::fs::create_dir_all(from.join(at)).unwrap();
+            fill(&from.join(at));
+            copy_changes(&from, &to);
+            assert_eq!(paths(&to), paths(&from), "{what} in {at}");
+            assert_eq!(names(&folder), ["from", "to"]);
+        }
+    }
+}
+
 /// A single file that is there is not staged.
 #[test]
 fn a_single_file_that_is_there_stays() {

@@ -348,6 +348,7 @@ impl Tree {
         let failed =
             |errno| StoreError::from_create(self.staged_path(entry), &self.stage_parent, errno);
         if entry.kind == EntryKind::Directory {
+            self.make_way_to(folders, entry)?;
             self.make_folder(folders, &entry.path)?;
             let (folder, name) = folders.parent(&entry.path).map_err(failed)?;
             return self.claim_name(folder, name, entry, object);
@@ -360,10 +361,7 @@ impl Tree {
         {
             return Ok(());
         }
-        // Folders that stand in DEST are made here for what is to be moved there only.
-        if let Err(Errno::NOENT) = folders.parent(&entry.path) {
-            self.make_parents(&entry.path)?;
-        }
+        self.make_way_to(folders, entry)?;
         let (folder, name) = folders.parent(&entry.path).map_err(failed)?;
         match &entry.kind {
             EntryKind::Symlink { target } => match rustix::fs::symlinkat(&**target, folder, name) {
@@ -392,6 +390,14 @@ impl Tree {
             EntryKind::File { .. } | EntryKind::Directory => {
                 self.complete_file(folder, name, entry, object)
             }
+        }
+    }
+
+    /// Makes the folders above an entry in the stage: those that stand in DEST are made there only for what is to be moved.
+    fn make_way_to(&self, folders: &mut Folders<'_>, entry: &Entry) -> Result<(), StoreError> {
+        match folders.parent(&entry.path) {
+            Err(Errno::NOENT) => self.make_parents(&entry.path),
+            _ => Ok(()),
         }
     }
 
