@@ -4,6 +4,7 @@
 #define ROPEWALK_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 /*
@@ -279,7 +280,7 @@ void ropewalk_string_free(char *text);
 struct ropewalk_transfer *ropewalk_transfer_new(void);
 
 /*
- Releases a transfer; one that runs is cancelled first, and awaited. NULL is permitted.
+ Releases a transfer; one that runs is cancelled first, and awaited. NULL is permitted. In a child of the process that made it nothing is cancelled.
 
  The caller ensures:
  transfer is NULL or was returned by ropewalk_transfer_new; it is not used afterwards.
@@ -452,7 +453,8 @@ enum ropewalk_result ropewalk_agent_new(const char *address,
                                         struct ropewalk_error **error);
 
 /*
- Stops an agent and its part of transfers, and releases it. Memory that it was lent is the caller's again. NULL is permitted.
+ Stops an agent and its part of transfers, and releases it. Memory that it was lent is the caller's again. NULL is permitted. In a child of the process
+ that made it nothing is stopped.
 
  The caller ensures:
  agent is NULL or was returned by ropewalk_agent_new; it is not used afterwards.
@@ -909,7 +911,7 @@ enum ropewalk_result ropewalk_region_server_new(const char *const *addresses,
                                                 struct ropewalk_error **error);
 
 /*
- Ends a server and releases it: memory that it was lent is the caller's again. NULL is permitted.
+ Ends a server and releases it: memory that it was lent is the caller's again. NULL is permitted. In a child of the process that made it nothing is ended.
 
  The caller ensures:
  server is NULL or was returned by ropewalk_region_server_new; it is not used afterwards.
@@ -929,6 +931,8 @@ char *ropewalk_region_server_address(const struct ropewalk_region_server *server
  Serves ranges of a region. All its nodes state the same size and rule. Memory is lent until ropewalk_region_server_withdraw has returned, or the server
  is released: the caller may read and write it meanwhile where no origin does.
 
+ * rule: a value of ropewalk_rule.
+
  The caller ensures:
  As ropewalk_region_server_address; name ends with a zero byte; exposed has count entries, whose memory is there, and whose files are NULL or end with a zero
  byte; error is NULL or a place for a pointer.
@@ -936,7 +940,7 @@ char *ropewalk_region_server_address(const struct ropewalk_region_server *server
 enum ropewalk_result ropewalk_region_server_serve(struct ropewalk_region_server *server,
                                                   const char *name,
                                                   uint64_t size,
-                                                  enum ropewalk_rule rule,
+                                                  int rule,
                                                   const struct ropewalk_exposed *exposed,
                                                   size_t count,
                                                   struct ropewalk_error **error);
@@ -1049,7 +1053,7 @@ enum ropewalk_result ropewalk_request_wait(struct ropewalk_request *request,
                                            struct ropewalk_error **error);
 
 /*
- Releases a request: a get is given up, a put goes on. NULL is permitted.
+ Releases a request: a get is given up, a put goes on. NULL is permitted. In a child of the process that made it a get goes on, too.
 
  The caller ensures:
  As ropewalk_request_wait; it is not used afterwards.

@@ -6,6 +6,7 @@ use std::ffi::{c_char, c_int, c_void};
 use ropewalk::{Agent, AgentOptions, Buffer};
 
 use crate::error::{Failure, guard, text};
+use crate::process::Maker;
 use crate::ropewalk_result::ROPEWALK_OK;
 use crate::sigpipe::Shield;
 use crate::{ropewalk_error, ropewalk_result};
@@ -15,6 +16,7 @@ pub struct ropewalk_agent {
     agent: Agent,
     token: [u8; 32],
     buffers: BTreeMap<String, Buffer>,
+    maker: Maker,
 }
 
 impl ropewalk_agent {
@@ -102,6 +104,7 @@ pub unsafe extern "C" fn ropewalk_agent_new(
                 agent: made,
                 token,
                 buffers: BTreeMap::new(),
+                maker: Maker::this(),
             };
             *agent = Box::into_raw(Box::new(made));
             Ok(ROPEWALK_OK)
@@ -109,7 +112,8 @@ pub unsafe extern "C" fn ropewalk_agent_new(
     }
 }
 
-/// Stops an agent and its part of transfers, and releases it. Memory that it was lent is the caller's again. NULL is permitted.
+/// Stops an agent and its part of transfers, and releases it. Memory that it was lent is the caller's again. NULL is permitted. In a child of the process
+/// that made it nothing is stopped.
 ///
 /// # Safety
 /// `agent` is NULL or was returned by [`ropewalk_agent_new`]; it is not used afterwards.
@@ -118,7 +122,8 @@ pub unsafe extern "C" fn ropewalk_agent_free(agent: *mut ropewalk_agent) {
     let _shield = Shield::new();
     if !agent.is_null() {
         // SAFETY: it was made by `ropewalk_agent_new`, and the caller gives it up.
-        drop(unsafe { Box::from_raw(agent) });
+        let agent = unsafe { Box::from_raw(agent) };
+        agent.maker.release(agent);
     }
 }
 

@@ -11,6 +11,7 @@ mod agent;
 mod cep;
 mod error;
 mod message;
+mod process;
 mod region;
 mod sigpipe;
 mod stream;

@@ -9,6 +9,7 @@ use ropewalk::{Buffer, Exposed, Region, RegionGet, RegionOptions, RegionPut, Reg
 
 use crate::error::{Failure, c_string, guard, text, texts};
 use crate::message::arguments;
+use crate::process::Maker;
 use crate::ropewalk_result::{ROPEWALK_OK, ROPEWALK_UNDER_WAY};
 use crate::sigpipe::Shield;
 use crate::{ropewalk_error, ropewalk_range, ropewalk_result};
@@ -18,6 +19,7 @@ pub struct ropewalk_region_server {
     server: RegionServer,
     /// Memory by name of the region.
     lent: BTreeMap<String, Vec<Buffer>>,
+    maker: Maker,
 }
 
 impl Drop for ropewalk_region_server {
@@ -37,6 +39,14 @@ pub struct ropewalk_region {
 /// A get or a put under way.
 pub struct ropewalk_request {
     request: Request,
+    maker: Maker,
+}
+
+impl ropewalk_request {
+    fn new(request: Request) -> Self {
+        let maker = Maker::this();
+        Self { request, maker }
+    }
 }
 
 enum Request {
@@ -124,6 +134,7 @@ pub unsafe extern "C" fn ropewalk_region_server_new(
             let made = ropewalk_region_server {
                 server: RegionServer::bind(&addresses, &options)?,
                 lent: BTreeMap::new(),
+                maker: Maker::this(),
             };
             *server = Box::into_raw(Box::new(made));
             Ok(ROPEWALK_OK)
@@ -131,7 +142,7 @@ pub unsafe extern "C" fn ropewalk_region_server_new(
     }
 }
 
-/// Ends a server and releases it: memory that it was lent is the caller's again. NULL is permitted.
+/// Ends a server and releases it: memory that it was lent is the caller's again. NULL is permitted. In a child of the process that made it nothing is ended.
 ///
 /// # Safety
 /// `server` is NULL or was returned by [`ropewalk_region_server_new`]; it is not used afterwards.
@@ -140,7 +151,8 @@ pub unsafe extern "C" fn ropewalk_region_server_free(server: *mut ropewalk_regio
     let _shield = Shield::new();
     if !server.is_null() {
         // SAFETY: it was made by `ropewalk_region_server_new`, and the caller gives it up.
-        drop(unsafe { Box::from_raw(server) });
+        let server = unsafe { Box::from_raw(server) };
+        server.maker.release(server);
     }
 }
 
@@ -165,6 +177,8 @@ pub unsafe extern "C" fn ropewalk_region_server_address(
 /// Serves ranges of a region. All its nodes state the same size and rule. Memory is lent until [`ropewalk_region_server_withdraw`] has returned, or the server
 /// is released: the caller may read and write it meanwhile where no origin does.
 ///
+/// * `rule`: a value of `ropewalk_rule`.
+///
 /// # Safety
 /// As [`ropewalk_region_server_address`]; `name` ends with a zero byte; `exposed` has `count` entries, whose memory is there, and whose files are NULL or end with a zero
 /// byte; `error` is NULL or a place for a pointer.
@@ -173,7 +187,7 @@ pub unsafe extern "C" fn ropewalk_region_server_serve(
     server: *mut ropewalk_region_server,
     name: *const c_char,
     size: u64,
-    rule: ropewalk_rule,
+    rule: c_int,
     exposed: *const ropewalk_exposed,
     count: usize,
     error: *mut *mut ropewalk_error,
@@ -186,9 +200,14 @@ pub unsafe extern "C" fn ropewalk_region_server_serve(
             let name = text(name)?;
             memory(exposed.cast(), count)?;
             let rule = match rule {
-                ropewalk_rule::ROPEWALK_READ_ONLY => Rule::ReadOnly,
-                ropewalk_rule::ROPEWALK_ALL => Rule::All,
-                ropewalk_rule::ROPEWALK_OWNER => Rule::Owner,
+                rule if rule == ropewalk_rule::ROPEWALK_READ_ONLY as c_int => Rule::ReadOnly,
+                rule if rule == ropewalk_rule::ROPEWALK_ALL as c_int => Rule::All,
+                rule if rule == ropewalk_rule::ROPEWALK_OWNER as c_int => Rule::Owner,
+                _ => {
+                    return Err(Failure::Misuse(
+                        "the rule of a region is none; write a value of ropewalk_rule",
+                    ));
+                }
             };
             let (mut all, mut lent) = (Vec::new(), Vec::new());
             for at in 0..count {
@@ -359,13 +378,11 @@ pub unsafe extern "C" fn ropewalk_region_get_start(
             let all: Vec<_> = all.map(|range| range.start..range.end).collect();
             memory(into, all.iter().filter(|range| !range.is_empty()).count())?;
             let get = region.get_start(&all)?;
-            let request_of = Request::Get {
+            let made = ropewalk_request::new(Request::Get {
                 get,
                 memory: into.cast(),
-            };
-            *request = Box::into_raw(Box::new(ropewalk_request {
-                request: request_of,
-            }));
+            });
+            *request = Box::into_raw(Box::new(made));
             Ok(ROPEWALK_OK)
         })
     }
@@ -423,10 +440,8 @@ pub unsafe extern "C" fn ropewalk_region_put_start(
             };
             let put = region.put_start(offset, bytes)?;
             if !request.is_null() {
-                let request_of = ropewalk_request {
-                    request: Request::Put(put),
-                };
-                *request = Box::into_raw(Box::new(request_of));
+                let made = ropewalk_request::new(Request::Put(put));
+                *request = Box::into_raw(Box::new(made));
             }
             Ok(ROPEWALK_OK)
         })
@@ -469,7 +484,7 @@ pub unsafe extern "C" fn ropewalk_request_wait(
     }
 }
 
-/// Releases a request: a get is given up, a put goes on. NULL is permitted.
+/// Releases a request: a get is given up, a put goes on. NULL is permitted. In a child of the process that made it a get goes on, too.
 ///
 /// # Safety
 /// As [`ropewalk_request_wait`]; it is not used afterwards.
@@ -478,7 +493,8 @@ pub unsafe extern "C" fn ropewalk_request_free(request: *mut ropewalk_request) {
     let _shield = Shield::new();
     if !request.is_null() {
         // SAFETY: it was made by a call of this library, and the caller gives it up.
-        drop(unsafe { Box::from_raw(request) });
+        let request = unsafe { Box::from_raw(request) };
+        request.maker.release(request);
     }
 }
 

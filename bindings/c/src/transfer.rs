@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use ropewalk::{ByteRate, Error, Event, Place, Report, Row, RowTransfer, Running, Transfer};
 
 use crate::error::{Failure, c_string, guard, text};
+use crate::process::Maker;
 use crate::ropewalk_result::{ROPEWALK_OK, ROPEWALK_UNDER_WAY};
 use crate::sigpipe::Shield;
 use crate::{ropewalk_agent, ropewalk_error, ropewalk_result};
@@ -74,6 +75,7 @@ pub struct ropewalk_transfer {
     report: Option<Box<Report>>,
     progress: ropewalk_progress,
     user: *mut c_void,
+    maker: Maker,
 }
 
 /// What a copy is made of, and the copy while it runs.
@@ -100,6 +102,7 @@ impl ropewalk_transfer {
             report: None,
             progress: None,
             user: ptr::null_mut(),
+            maker: Maker::this(),
         }
     }
 
@@ -339,7 +342,7 @@ pub extern "C" fn ropewalk_transfer_new() -> *mut ropewalk_transfer {
     Box::into_raw(Box::new(ropewalk_transfer::new()))
 }
 
-/// Releases a transfer; one that runs is cancelled first, and awaited. NULL is permitted.
+/// Releases a transfer; one that runs is cancelled first, and awaited. NULL is permitted. In a child of the process that made it nothing is cancelled.
 ///
 /// # Safety
 /// `transfer` is NULL or was returned by [`ropewalk_transfer_new`]; it is not used afterwards.
@@ -348,7 +351,8 @@ pub unsafe extern "C" fn ropewalk_transfer_free(transfer: *mut ropewalk_transfer
     let _shield = Shield::new();
     if !transfer.is_null() {
         // SAFETY: it was made by `ropewalk_transfer_new`, and the caller gives it up.
-        drop(unsafe { Box::from_raw(transfer) });
+        let transfer = unsafe { Box::from_raw(transfer) };
+        transfer.maker.release(transfer);
     }
 }
 

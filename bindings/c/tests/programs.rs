@@ -381,6 +381,45 @@ fn handles_run_in_an_event_loop() {
     }
 }
 
+/// A child of a program releases what it has a copy of, and its parent's goes on.
+#[test]
+fn children_release_copies_of_handles() {
+    let scene = Scene::new(2);
+    fs::write(scene.path("from"), vec![7; 1 << 20]).unwrap();
+    for compiler in compilers() {
+        let program = scene.compile(compiler, "children");
+        assert_eq!(scene.run(&[], &program), "ok\n");
+        assert_eq!(fs::read(scene.path("to")).unwrap(), vec![7; 1 << 20]);
+        fs::remove_file(scene.path("to")).unwrap();
+    }
+}
+
+/// Each header compiles with no other one before it, as C and as C++.
+#[test]
+fn headers_compile_alone() {
+    let scene = Scene::new(0);
+    let mut all = compilers();
+    all.extend(["g++", "clang++"].into_iter().filter(|one| is_there(one)));
+    for header in ["ropewalk.h", "cep.h"] {
+        for compiler in &all {
+            let (ending, standard) = match compiler.ends_with("++") {
+                true => ("cpp", "-std=c++11"),
+                false => ("c", "-std=c99"),
+            };
+            let source = scene.path(&format!("{header}.{ending}"));
+            fs::write(&source, format!("#include <{header}>\n")).unwrap();
+            let output = Command::new(compiler)
+                .arg(standard)
+                .args("-pedantic -Wall -Wextra -Werror -fsyntax-only".split(' '))
+                .arg("-I")
+                .arg(here("include"))
+                .arg(&source)
+                .output();
+            success(&output.unwrap());
+        }
+    }
+}
+
 /// Without the marks of documentation in Rust.
 fn in_words_of_c(header: &str) -> String {
     let mut text = header.replace("# Safety", "The caller ensures:");

@@ -32,6 +32,10 @@ int main(int count, char **arguments)
     OK(ropewalk_region_server_serve(servers[1], "table", SIZE, ROPEWALK_ALL, &half, 1, &error));
     REFUSED(ropewalk_region_server_serve(servers[0], "table", SIZE, ROPEWALK_ALL, &whole, 1, &error), ROPEWALK_INPUT,
             "already");
+    const int none[2] = {7, -1};
+    for (int at = 0; at < 2; ++at)
+        REFUSED(ropewalk_region_server_serve(servers[0], "other", SIZE, none[at], &whole, 1, &error), ROPEWALK_INPUT,
+                "rule");
 
     ropewalk_region *region = NULL;
     const char *nodes[2] = {addresses[0], addresses[1]};

@@ -8,17 +8,18 @@ use ropewalk::{AgentOptions, Buffer};
 
 use crate::error::{misuse, raise};
 use crate::memory::Memory;
+use crate::own::Own;
 use crate::transfer::lock;
 
 /// An agent of this process.
 ///
 /// The lock is held for moments only, and never while code of Python may run or another thread is waited for: that would stop the interpreter.
 #[pyclass(frozen)]
-pub(crate) struct Agent(Mutex<Option<Arc<ropewalk::Agent>>>);
+pub(crate) struct Agent(Own<Mutex<Option<Arc<ropewalk::Agent>>>>);
 
 impl Agent {
     fn get(&self) -> PyResult<Arc<ropewalk::Agent>> {
-        let agent = lock(&self.0).clone();
+        let agent = lock(self.0.used()?).clone();
         agent.ok_or_else(|| misuse("this agent was stopped"))
     }
 }
@@ -48,11 +49,11 @@ impl Agent {
         let agent = py
             .detach(|| ropewalk::Agent::start(options))
             .map_err(raise)?;
-        Ok(Self(Mutex::new(Some(Arc::new(agent)))))
+        Ok(Self(Own::new(Mutex::new(Some(Arc::new(agent))))))
     }
 
     fn addresses(&self) -> Vec<String> {
-        let agent = lock(&self.0).clone();
+        let agent = self.get().ok();
         let addresses = agent.iter().flat_map(|agent| agent.addresses());
         addresses.map(ToString::to_string).collect()
     }
@@ -60,7 +61,7 @@ impl Agent {
     fn lend(&self, name: &str, memory: &Bound<'_, PyAny>, writable: bool) -> PyResult<Lent> {
         let lent = Lent::new(memory, writable)?;
         let agent = self.get()?;
-        agent.lend(name, lent.buffer.clone()).map_err(raise)?;
+        agent.lend(name, lent.buffer()?.clone()).map_err(raise)?;
         Ok(lent)
     }
 
@@ -69,7 +70,7 @@ impl Agent {
     }
 
     fn stop(&self, py: Python<'_>) -> PyResult<()> {
-        let agent = lock(&self.0).take();
+        let agent = self.0.get().and_then(|agent| lock(agent).take());
         // A call of another thread that has it still ends it, too.
         let agent = agent.and_then(Arc::into_inner);
         let stop = || agent.map_or(Ok(()), ropewalk::Agent::stop);
@@ -80,14 +81,21 @@ impl Agent {
 /// Memory of an object of Python, in use by an agent.
 #[pyclass(frozen)]
 pub(crate) struct Lent {
-    buffer: Buffer,
+    buffer: Own<Buffer>,
     // Keeps the object, and where its memory is, until no thread of the agent touches it.
     view: Mutex<Option<Memory>>,
 }
 
 impl Lent {
-    pub(crate) fn buffer(&self) -> &Buffer {
-        &self.buffer
+    pub(crate) fn buffer(&self) -> PyResult<&Buffer> {
+        self.buffer.used()
+    }
+
+    /// In a child of the process no thread touches the memory.
+    fn take_back(&self) {
+        if let Some(buffer) = self.buffer.get() {
+            drop(buffer.take_back());
+        }
     }
 
     pub(crate) fn new(memory: &Bound<'_, PyAny>, writable: bool) -> PyResult<Self> {
@@ -105,7 +113,7 @@ impl Lent {
             false => unsafe { Buffer::lent(start, len) },
         };
         Ok(Self {
-            buffer,
+            buffer: Own::new(buffer),
             view: Mutex::new(Some(view)),
         })
     }
@@ -114,21 +122,21 @@ impl Lent {
 #[pymethods]
 impl Lent {
     /// Ranges that transfers have delivered.
-    fn written(&self) -> Vec<(u64, u64)> {
-        self.buffer
-            .written()
+    fn written(&self) -> PyResult<Vec<(u64, u64)>> {
+        let written = self.buffer()?.written();
+        Ok(written
             .iter()
             .map(|range| (range.start, range.end))
-            .collect()
+            .collect())
     }
 
-    fn is_busy(&self) -> bool {
-        self.buffer.is_busy()
+    fn is_busy(&self) -> PyResult<bool> {
+        Ok(self.buffer()?.is_busy())
     }
 
     /// No thread touches the memory after this.
     fn end(&self, py: Python<'_>) {
-        py.detach(|| drop(self.buffer.take_back()));
+        py.detach(|| self.take_back());
         // Not with the lock held: what is released here may run code of Python, also such as comes back here.
         let view = lock(&self.view).take();
         drop(view);
@@ -138,6 +146,6 @@ impl Lent {
 impl Drop for Lent {
     fn drop(&mut self) {
         // Before the view is released.
-        drop(self.buffer.take_back());
+        self.take_back();
     }
 }

@@ -1,5 +1,7 @@
 //! Errors of the library as one exception; `python/ropewalk/errors.py` makes those that users see of it.
 
+use std::time::Duration;
+
 use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
 use ropewalk::Error;
@@ -41,4 +43,11 @@ pub(crate) fn raise(error: Error) -> PyErr {
 pub(crate) fn misuse(message: impl Into<String>) -> PyErr {
     let none: Option<String> = None;
     Failed::new_err(("input", message.into(), none.clone(), false, none))
+}
+
+/// The longest time of a call is over.
+pub(crate) fn late(most: Duration) -> PyErr {
+    let text = format!("the deadline of {} s passed", most.as_secs_f64());
+    let none: Option<String> = None;
+    Failed::new_err(("network", text, none.clone(), true, none))
 }

@@ -94,7 +94,12 @@ impl MessageSocket {
 
     fn send_start(&self, py: Python<'_>, message: PyBuffer<u8>) -> PyResult<u64> {
         let message = message.to_vec(py)?;
-        py.detach(|| self.0.send_start(message)).map_err(raise)
+        let mut number = 0;
+        interruptible(py, |goes_on| {
+            number = self.0.send_start_while(message, goes_on)?;
+            Ok(())
+        })?;
+        Ok(number)
     }
 
     fn is_sent(&self, number: u64) -> bool {
@@ -108,16 +113,14 @@ impl MessageSocket {
         most: usize,
         seconds: Option<f64>,
     ) -> PyResult<(bool, Option<Bound<'py, PyBytes>>)> {
-        let mut space = vec![0; most];
-        let received = waited(py, seconds, |wait| {
-            match self.0.receive_into_for(&mut space, wait) {
-                Ok(Poll::Ready(len)) => Some(Ok(len)),
-                Ok(Poll::Pending) => None,
-                Err(error) => Some(Err(error)),
-            }
+        // Into memory of the socket's own: what arrived of a message stays there from one part of the wait to the next.
+        let received = waited(py, seconds, |wait| match self.0.receive_for(most, wait) {
+            Ok(Poll::Ready(message)) => Some(Ok(message)),
+            Ok(Poll::Pending) => None,
+            Err(error) => Some(Err(error)),
         })?;
         Ok(match received {
-            Some(len) => (true, len.map(|len| PyBytes::new(py, &space[..len]))),
+            Some(message) => (true, message.map(|bytes| PyBytes::new(py, &bytes))),
             None => (false, None),
         })
     }

@@ -10,6 +10,7 @@ use pyo3::types::PyBytes;
 use crate::error::{misuse, raise};
 use crate::memory::Memory;
 use crate::message::{addresses, options};
+use crate::own::Own;
 use crate::transfer::{duration, lock};
 use crate::waiting::{connected, waited};
 
@@ -18,24 +19,24 @@ const PIECE: usize = 256 << 10;
 
 /// What programs may close while other threads use it: these find it closed when they look again.
 struct Open<T> {
-    held: Mutex<Option<Arc<T>>>,
+    held: Own<Mutex<Option<Arc<T>>>>,
     name: &'static str,
 }
 
 impl<T> Open<T> {
     fn new(name: &'static str, held: T) -> Self {
-        let held = Mutex::new(Some(Arc::new(held)));
+        let held = Own::new(Mutex::new(Some(Arc::new(held))));
         Self { held, name }
     }
 
     fn get(&self) -> PyResult<Arc<T>> {
-        let held = lock(&self.held).clone();
+        let held = lock(self.held.used()?).clone();
         held.ok_or_else(|| misuse(format!("this {} was closed", self.name)))
     }
 
     fn close(&self) {
         // Not with the lock held: what is dropped here may take locks of its own.
-        let held = lock(&self.held).take();
+        let held = self.held.get().and_then(|held| lock(held).take());
         drop(held);
     }
 
@@ -111,8 +112,8 @@ impl ByteStreams {
 
     fn open(&self, py: Python<'_>, greeting: Vec<u8>) -> PyResult<ByteStream> {
         let streams = self.0.get()?;
-        let opened = py.detach(|| streams.open(&greeting));
-        opened.map(ByteStream::of).map_err(raise)
+        // Where too much is on its way it waits, and not in parts.
+        connected(py, move || streams.open(&greeting)).map(ByteStream::of)
     }
 
     fn accept(&self, py: Python<'_>, seconds: Option<f64>) -> PyResult<Option<ByteStream>> {
@@ -157,8 +158,7 @@ impl ByteStream {
 
     fn open_beside(&self, py: Python<'_>, greeting: Vec<u8>) -> PyResult<Self> {
         let stream = self.0.get()?;
-        let opened = py.detach(|| stream.open_beside(&greeting));
-        opened.map(Self::of).map_err(raise)
+        connected(py, move || stream.open_beside(&greeting)).map(Self::of)
     }
 
     fn greeting<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {

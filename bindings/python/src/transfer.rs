@@ -2,6 +2,7 @@
 
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use pyo3::prelude::*;
 use ropewalk::{ByteRate, Report, Row, RowTransfer, Transfer};
 
 use crate::error::{misuse, raise};
+use crate::own::Own;
 
 /// A rate as people write it.
 pub(crate) fn rate(text: &str) -> PyResult<ByteRate> {
@@ -108,22 +110,25 @@ impl Copy {
     fn start(&self, py: Python<'_>) -> PyResult<Running> {
         let transfer = lock(&self.0).take().ok_or_else(begun)?;
         let running = py.detach(|| transfer.start()).map_err(raise)?;
-        Ok(Running(Mutex::new(Some(running))))
+        Ok(Running {
+            running: Own::new(Mutex::new(Some(running))),
+            sent: AtomicU64::new(0),
+        })
     }
 }
 
-/// A copy that runs.
+/// A copy that runs, until it is closed.
 #[pyclass(frozen)]
-pub(crate) struct Running(Mutex<Option<ropewalk::Running>>);
+pub(crate) struct Running {
+    running: Own<Mutex<Option<ropewalk::Running>>>,
+    /// What it had sent when it was closed.
+    sent: AtomicU64,
+}
 
 impl Running {
-    fn with<T>(&self, call: impl FnOnce(&mut ropewalk::Running) -> T) -> PyResult<T> {
-        let mut running = lock(&self.0);
-        Ok(call(
-            running
-                .as_mut()
-                .ok_or_else(|| misuse("this copy was closed"))?,
-        ))
+    /// None where it was closed.
+    fn with<T>(&self, call: impl FnOnce(&mut ropewalk::Running) -> T) -> Option<T> {
+        lock(self.running.get()?).as_mut().map(call)
     }
 }
 
@@ -131,18 +136,110 @@ impl Running {
 impl Running {
     /// The report once it has ended.
     fn wait_for(&self, py: Python<'_>, seconds: f64) -> PyResult<Option<String>> {
+        self.running.used()?;
         let most = duration(Some(seconds))?.unwrap_or_default();
-        let ended = py.detach(|| self.with(|running| running.wait_for(most)))?;
+        let ended = py.detach(|| self.with(|running| running.wait_for(most)));
+        let ended = ended.ok_or_else(|| misuse("this copy was closed"))?;
+        Ok(ended.map_err(raise)?.as_ref().map(json))
+    }
+
+    fn data_sent(&self, py: Python<'_>) -> u64 {
+        let sent = py.detach(|| self.with(|running| running.data_sent()));
+        sent.unwrap_or_else(|| self.sent.load(Ordering::Relaxed))
+    }
+
+    /// What has happened, each as JSON.
+    fn events(&self, py: Python<'_>) -> Vec<String> {
+        let events = py.detach(|| self.with(ropewalk::Running::events));
+        events
+            .iter()
+            .flatten()
+            .filter_map(|event| serde_json::to_string(event).ok())
+            .collect()
+    }
+
+    fn cancel(&self, py: Python<'_>) {
+        py.detach(|| self.with(|running| running.cancel()));
+    }
+
+    /// -1 where it was closed.
+    fn fileno(&self, py: Python<'_>) -> i32 {
+        let descriptor = py.detach(|| self.with(|running| running.as_fd().as_raw_fd()));
+        descriptor.unwrap_or(-1)
+    }
+
+    /// Ends it where it runs, and waits for that.
+    fn close(&self, py: Python<'_>) {
+        py.detach(|| {
+            let running = self.running.get().and_then(|held| lock(held).take());
+            if let Some(mut running) = running {
+                running.cancel();
+                // How it ended concerns nothing that is still there.
+                drop(running.wait_for(Duration::MAX));
+                self.sent.store(running.data_sent(), Ordering::Relaxed);
+            }
+        });
+    }
+}
+
+/// A transfer that is described row by row.
+#[pyclass(frozen)]
+pub(crate) struct Rows(Own<Mutex<RowTransfer>>);
+
+impl Rows {
+    fn with<T>(&self, call: impl FnOnce(&mut RowTransfer) -> T) -> PyResult<T> {
+        let mut rows = lock(self.0.used()?);
+        Ok(call(&mut rows))
+    }
+}
+
+#[pymethods]
+impl Rows {
+    #[new]
+    fn new() -> Self {
+        Self(Own::new(Mutex::new(RowTransfer::new())))
+    }
+
+    fn token(&self, token: [u8; 32]) -> PyResult<()> {
+        self.with(|rows| {
+            rows.token(token);
+        })
+    }
+
+    fn master(&self, at: &str) -> PyResult<()> {
+        self.with(|rows| rows.master(at).map(|_| ()))?
+            .map_err(raise)
+    }
+
+    fn over_ssh(&self) -> PyResult<()> {
+        self.with(|rows| {
+            rows.over_ssh();
+        })
+    }
+
+    fn option(&self, name: &str, value: &str) -> PyResult<()> {
+        self.with(|rows| rows.option(name, value).map(|_| ()))?
+            .map_err(raise)
+    }
+
+    fn schedule(&self, row: &str) -> PyResult<()> {
+        let row: Row = row.parse().map_err(raise)?;
+        self.with(|rows| rows.schedule(row))
+    }
+
+    /// The report once it has ended.
+    fn wait_for(&self, py: Python<'_>, seconds: f64) -> PyResult<Option<String>> {
+        let most = duration(Some(seconds))?.unwrap_or_default();
+        let ended = py.detach(|| self.with(|rows| rows.wait_for(most)))?;
         Ok(ended.map_err(raise)?.as_ref().map(json))
     }
 
     fn data_sent(&self, py: Python<'_>) -> PyResult<u64> {
-        py.detach(|| self.with(|running| running.data_sent()))
+        py.detach(|| self.with(|rows| rows.data_sent()))
     }
 
-    /// What has happened, each as JSON.
     fn events(&self, py: Python<'_>) -> PyResult<Vec<String>> {
-        let events = py.detach(|| self.with(ropewalk::Running::events))?;
+        let events = py.detach(|| self.with(RowTransfer::events))?;
         Ok(events
             .iter()
             .filter_map(|event| serde_json::to_string(event).ok())
@@ -150,78 +247,10 @@ impl Running {
     }
 
     fn cancel(&self, py: Python<'_>) -> PyResult<()> {
-        py.detach(|| self.with(|running| running.cancel()))
+        py.detach(|| self.with(|rows| rows.cancel()))
     }
 
-    fn fileno(&self, py: Python<'_>) -> PyResult<i32> {
-        py.detach(|| self.with(|running| running.as_fd().as_raw_fd()))
-    }
-
-    /// Ends it where it runs, and waits for that.
-    fn close(&self, py: Python<'_>) {
-        py.detach(|| drop(lock(&self.0).take()));
-    }
-}
-
-/// A transfer that is described row by row.
-#[pyclass(frozen)]
-pub(crate) struct Rows(Mutex<RowTransfer>);
-
-#[pymethods]
-impl Rows {
-    #[new]
-    fn new() -> Self {
-        Self(Mutex::new(RowTransfer::new()))
-    }
-
-    fn token(&self, token: [u8; 32]) {
-        lock(&self.0).token(token);
-    }
-
-    fn master(&self, at: &str) -> PyResult<()> {
-        lock(&self.0).master(at).map_err(raise)?;
-        Ok(())
-    }
-
-    fn over_ssh(&self) {
-        lock(&self.0).over_ssh();
-    }
-
-    fn option(&self, name: &str, value: &str) -> PyResult<()> {
-        lock(&self.0).option(name, value).map_err(raise)?;
-        Ok(())
-    }
-
-    fn schedule(&self, row: &str) -> PyResult<()> {
-        let row: Row = row.parse().map_err(raise)?;
-        lock(&self.0).schedule(row);
-        Ok(())
-    }
-
-    /// The report once it has ended.
-    fn wait_for(&self, py: Python<'_>, seconds: f64) -> PyResult<Option<String>> {
-        let most = duration(Some(seconds))?.unwrap_or_default();
-        let ended = py.detach(|| lock(&self.0).wait_for(most)).map_err(raise)?;
-        Ok(ended.as_ref().map(json))
-    }
-
-    fn data_sent(&self, py: Python<'_>) -> u64 {
-        py.detach(|| lock(&self.0).data_sent())
-    }
-
-    fn events(&self, py: Python<'_>) -> Vec<String> {
-        let events = py.detach(|| lock(&self.0).events());
-        events
-            .iter()
-            .filter_map(|event| serde_json::to_string(event).ok())
-            .collect()
-    }
-
-    fn cancel(&self, py: Python<'_>) {
-        py.detach(|| lock(&self.0).cancel());
-    }
-
-    fn fileno(&self, py: Python<'_>) -> Option<i32> {
-        py.detach(|| lock(&self.0).descriptor().map(|fd| fd.as_raw_fd()))
+    fn fileno(&self, py: Python<'_>) -> PyResult<Option<i32>> {
+        py.detach(|| self.with(|rows| rows.descriptor().map(|fd| fd.as_raw_fd())))
     }
 }

@@ -1,6 +1,6 @@
 //! Calls that wait: without the interpreter's lock, and no longer than until one of Python's signals.
 
-use std::sync::mpsc::{RecvTimeoutError, sync_channel};
+use std::sync::mpsc::{RecvTimeoutError, SendError, sync_channel};
 use std::time::{Duration, Instant};
 
 use pyo3::exceptions::PyRuntimeError;
@@ -35,10 +35,19 @@ pub(crate) fn interruptible(
 pub(crate) fn waited<T: Send>(
     py: Python<'_>,
     seconds: Option<f64>,
-    mut call: impl FnMut(Duration) -> Option<Result<T, ropewalk::Error>> + Send,
+    call: impl FnMut(Duration) -> Option<Result<T, ropewalk::Error>> + Send,
 ) -> PyResult<Option<T>> {
     let most = duration(seconds)?;
     let until = most.and_then(|most| Instant::now().checked_add(most));
+    waited_until(py, until, call)
+}
+
+/// As [`waited`], until a time; `None` for no bound.
+pub(crate) fn waited_until<T: Send>(
+    py: Python<'_>,
+    until: Option<Instant>,
+    mut call: impl FnMut(Duration) -> Option<Result<T, ropewalk::Error>> + Send,
+) -> PyResult<Option<T>> {
     loop {
         py.check_signals()?;
         let left = until.map_or(LOOK_EVERY, |until| {
@@ -52,26 +61,37 @@ pub(crate) fn waited<T: Send>(
     }
 }
 
-/// Connects in a thread. Python's signals leave it behind: it ends with its own deadline, and what it has connected is closed.
+/// Connects as [`aside`]: what was connected for a call that a signal has ended is closed.
 pub(crate) fn connected<T: Send + 'static>(
     py: Python<'_>,
     connect: impl FnOnce() -> Result<T, ropewalk::Error> + Send + 'static,
 ) -> PyResult<T> {
-    let (give, mut made) = sync_channel(1);
-    let thread = std::thread::Builder::new().name("ropewalk-connect".into());
+    aside(py, connect, drop)
+}
+
+/// Calls, in a thread, what does not wait in parts. Python's signals leave it behind: it ends by itself, and how it ended goes to `left`.
+pub(crate) fn aside<T: Send + 'static>(
+    py: Python<'_>,
+    call: impl FnOnce() -> Result<T, ropewalk::Error> + Send + 'static,
+    left: impl FnOnce(Result<T, ropewalk::Error>) + Send + 'static,
+) -> PyResult<T> {
+    // Without space: what is given is taken, or comes back.
+    let (give, mut ended) = sync_channel(0);
+    let thread = std::thread::Builder::new().name("ropewalk-call".into());
     thread.spawn(move || {
-        // A signal ends the other side.
-        let _ = give.send(connect());
+        if let Err(SendError(unheard)) = give.send(call()) {
+            left(unheard);
+        }
     })?;
     loop {
         py.check_signals()?;
-        let connected;
-        (connected, made) = py.detach(move || (made.recv_timeout(LOOK_EVERY), made));
-        match connected {
-            Ok(connected) => return connected.map_err(raise),
+        let end;
+        (end, ended) = py.detach(move || (ended.recv_timeout(LOOK_EVERY), ended));
+        match end {
+            Ok(end) => return end.map_err(raise),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => {
-                return Err(PyRuntimeError::new_err("a thread that connects panicked"));
+                return Err(PyRuntimeError::new_err("a thread of ropewalk panicked"));
             }
         }
     }

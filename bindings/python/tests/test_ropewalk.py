@@ -2,9 +2,11 @@
 
 import array
 import asyncio
+import contextlib
 import mmap
 import os
 import pathlib
+import selectors
 import shutil
 import signal
 import socket
@@ -13,11 +15,25 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import unittest
+from collections.abc import Callable, Iterator
 
 import ropewalk
 
 MIB = 1 << 20
+PATIENCE = 60
+
+
+def interrupt_soon(test: unittest.TestCase) -> None:
+    """As Ctrl-C does, in 0.3 s."""
+
+    def interrupt(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    test.addCleanup(signal.signal, signal.SIGALRM, before)
+    signal.setitimer(signal.ITIMER_REAL, 0.3)
 
 
 class Folder(unittest.TestCase):
@@ -123,12 +139,69 @@ class Copies(Folder):
             with self.assertRaises(TimeoutError):
                 copy.wait(0.1)
         copy.cancel()
-        with self.assertRaises(ropewalk.InputError):
-            copy.wait()
+        # However often it is asked for.
+        for _ in range(2):
+            with self.assertRaises(ropewalk.InputError):
+                copy.wait(PATIENCE)
         self.assertFalse((self.folder / "to").exists())
         report = ropewalk.copy(self.source, self.copy, token=self.token)
         self.assertEqual((self.folder / "to").read_bytes(), contents)
         self.assertEqual(report.outcome, "done")
+
+    def test_tasks_wait_for_one_copy(self) -> None:
+        contents = self.file("from", 4 * MIB)
+
+        async def main() -> list[ropewalk.Report]:
+            copy = ropewalk.Copy(self.source, self.copy, token=self.token)
+
+            async def ended() -> ropewalk.Report:
+                return await copy
+
+            return await asyncio.wait_for(asyncio.gather(ended(), ended(), ended()), PATIENCE)
+
+        reports = asyncio.run(main())
+        self.assertEqual([report.outcome for report in reports], ["done"] * 3)
+        self.assertEqual((self.folder / "to").read_bytes(), contents)
+
+    def test_all_that_wait_have_the_failure(self) -> None:
+        self.file("from", 16 * MIB)
+
+        async def main() -> list[object]:
+            copy = ropewalk.Copy(self.source, self.copy, token=self.token, limit="20Mbit")
+
+            async def ended() -> ropewalk.Report:
+                return await copy
+
+            tasks = [asyncio.create_task(ended()) for _ in range(2)]
+            thread = asyncio.create_task(asyncio.to_thread(copy.wait, PATIENCE))
+            await asyncio.sleep(0.2)
+            copy.cancel()
+            return await asyncio.wait_for(asyncio.gather(*tasks, thread, return_exceptions=True), PATIENCE)
+
+        ends = asyncio.run(main())
+        self.assertEqual([type(end) for end in ends], [ropewalk.InputError] * 3)
+        self.assertEqual(len(set(map(str, ends))), 1)
+
+    def test_a_copy_that_was_closed(self) -> None:
+        contents = self.file("from", MIB)
+
+        async def ended(copy: ropewalk.Copy) -> ropewalk.Report:
+            return await copy
+
+        with ropewalk.Copy(self.source, self.copy, token=self.token) as copy:
+            report = copy.wait(PATIENCE)
+        self.assertEqual((copy.data_sent, copy.fileno()), (len(contents), -1))
+        copy.cancel()
+        copy.close()
+        self.assertIs(copy.wait(), report)
+        self.assertIs(asyncio.run(ended(copy)), report)
+        with ropewalk.Copy(self.source, self.at("other"), token=self.token, limit="2Mbit") as copy:
+            pass
+        self.assertLess(copy.data_sent, len(contents))
+        with self.assertRaisesRegex(ropewalk.InputError, "was closed"):
+            copy.wait(PATIENCE)
+        with self.assertRaisesRegex(ropewalk.InputError, "was closed"):
+            asyncio.run(ended(copy))
 
     def test_interrupts_end_a_copy(self) -> None:
         self.file("from", 64 * MIB)
@@ -193,6 +266,25 @@ class Memory(Folder):
             with self.assertRaises(BufferError):
                 memory.append(1)
         memory.append(1)
+
+    def test_memory_is_lent_until_it_is_taken_back(self) -> None:
+        contents = bytearray(os.urandom(MIB))
+        self.own.lend("kept", contents)
+        place = ropewalk.Place.buffer(self.own.addresses[0], "kept")
+        ropewalk.copy(place, self.at("kept"), token=self.token)
+        self.assertEqual((self.folder / "kept").read_bytes(), contents)
+        with self.assertRaises(BufferError):
+            contents.append(1)
+        first = self.own.lend("other", contents)
+        first.end()
+        second = self.own.lend("other", bytearray(b"second"))
+        # It is not the first one's any more.
+        first.end()
+        ropewalk.copy(second.place, self.at("other"), token=self.token)
+        self.assertEqual((self.folder / "other").read_bytes(), b"second")
+        self.own.stop()
+        contents.append(1)
+        second.memory.append(1)
 
     def test_a_buffer_that_is_too_short(self) -> None:
         self.file("from", 1000)
@@ -274,19 +366,79 @@ class Messages(unittest.TestCase):
         own.send(bytes(100))
         with self.assertRaises(ropewalk.InputError):
             other.receive(10, timeout=30)
-        self.assertEqual(other.receive(100, timeout=30), bytes(100))
+        # Memory is taken for what comes, not for what may.
+        self.assertEqual(other.receive(sys.maxsize, timeout=30), bytes(100))
         with self.assertRaises(TimeoutError):
             ropewalk.MessageListener(["127.0.0.1:0"], token=ropewalk.new_token()).accept(0)
 
-    def interrupt_soon(self) -> None:
-        """As Ctrl-C does, in 0.3 s."""
+    def test_event_loops_sleep_while_nothing_is_there(self) -> None:
+        own, other = self.pair()
+        with selectors.DefaultSelector() as selector:
+            selector.register(other, selectors.EVENT_READ)
+            # Once or twice there is other news than a message.
+            for _ in range(100):
+                with self.assertRaises(TimeoutError):
+                    other.receive(timeout=0)
+                if not selector.select(0):
+                    break
+            else:
+                self.fail("it is always readable")
+            messages = [b"news", b"", os.urandom(MIB)]
+            for message in messages:
+                own.send_start(message)
+            received: list[bytes | None] = []
+            while len(received) < len(messages):
+                self.assertTrue(selector.select(PATIENCE), "no event")
+                with contextlib.suppress(TimeoutError):
+                    while True:
+                        received.append(other.receive(timeout=0))
+            self.assertEqual(received, messages)
 
-        def interrupt(number: int, frame: object) -> None:
-            raise KeyboardInterrupt
+    def slow_path(self, to: str) -> str:
+        """An address that leads to another one at 5 MB/s."""
+        listener = socket.create_server(("127.0.0.1", 0))
+        self.addCleanup(listener.close)
+        host, _, port = to.rpartition(":")
 
-        before = signal.signal(signal.SIGALRM, interrupt)
-        self.addCleanup(signal.signal, signal.SIGALRM, before)
-        signal.setitimer(signal.ITIMER_REAL, 0.3)
+        def carry(source: socket.socket, sink: socket.socket, pause: float) -> None:
+            with contextlib.suppress(OSError):
+                while data := source.recv(50_000):
+                    sink.sendall(data)
+                    time.sleep(pause)
+            for end in (source, sink):
+                with contextlib.suppress(OSError):
+                    end.shutdown(socket.SHUT_RDWR)
+
+        def serve() -> None:
+            accepted, _ = listener.accept()
+            with accepted, socket.create_connection((host, int(port))) as other:
+                back = threading.Thread(target=carry, args=(other, accepted, 0))
+                back.start()
+                carry(accepted, other, 0.01)
+                back.join()
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        self.addCleanup(thread.join)
+        return f"127.0.0.1:{listener.getsockname()[1]}"
+
+    def test_slow_messages_arrive(self) -> None:
+        token = ropewalk.new_token()
+        listener = ropewalk.MessageListener(["127.0.0.1:0"], token=token)
+        with ropewalk.MessageSocket.connect([self.slow_path(listener.addresses[0])], token=token) as own:
+            with listener.accept(PATIENCE) as other:
+                # In parts of a call, and in any number of short calls.
+                for timeout in (PATIENCE, 0.03):
+                    message = os.urandom(2 * MIB)
+                    # It begins while the other end waits for it.
+                    sending = threading.Timer(0.3, own.send, [message])
+                    sending.start()
+                    received, begun = None, time.monotonic()
+                    while received is None and time.monotonic() - begun < PATIENCE:
+                        with contextlib.suppress(TimeoutError):
+                            received = other.receive(timeout=timeout)
+                    self.assertTrue(received == message)
+                    sending.join()
 
     def test_interrupts_end_a_connect(self) -> None:
         # It accepts and never answers.
@@ -298,20 +450,20 @@ class Messages(unittest.TestCase):
                 lambda: ropewalk.ByteStream.connect(to, token=token),
                 lambda: ropewalk.Region("r", [to], token=token),
             ):
-                self.interrupt_soon()
+                interrupt_soon(self)
                 with self.assertRaises(KeyboardInterrupt):
                     connect()
 
     def test_interrupts_end_a_send(self) -> None:
         own, other = self.pair()
-        self.interrupt_soon()
+        interrupt_soon(self)
         # At some point the peer keeps no more for a program that does not receive.
         with self.assertRaises(KeyboardInterrupt):
             while True:
                 own.send(bytes(8 * MIB))
         for _ in range(4):
             own.send_start(bytes(8 * MIB))
-        self.interrupt_soon()
+        interrupt_soon(self)
         with self.assertRaises(KeyboardInterrupt):
             own.finish_sending()
         self.assertEqual(other.receive(8 * MIB, timeout=30), bytes(8 * MIB))
@@ -380,6 +532,152 @@ class Regions(Folder):
             with self.assertRaisesRegex(ropewalk.NetworkError, "are lost"):
                 region.get(MIB, MIB + 1)
             self.assertEqual(region.lost[0][0], one.addresses)
+
+
+class Stopped(unittest.TestCase):
+    """A peer that is stopped: Ctrl-C ends calls all the same, and they go on later."""
+
+    PEER = (
+        "import ropewalk, sys\n"
+        "token = bytes.fromhex(sys.argv[1])\n"
+        "server = ropewalk.RegionServer(token=token)\n"
+        "server.serve('table', 1 << 25, [(0, 1 << 25, bytearray(1 << 25))])\n"
+        "listener = ropewalk.ByteStreamListener(['127.0.0.1:0'], token=token)\n"
+        "print(server.addresses[0], listener.addresses[0], flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    # Operations that may be begun before one waits.
+    FEW = 3800
+
+    def setUp(self) -> None:
+        self.token = ropewalk.new_token()
+        command = [sys.executable, "-c", self.PEER, self.token.hex()]
+        self.peer = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert self.peer.stdin is not None and self.peer.stdout is not None
+        for cleanup in (self.peer.stdin.close, self.peer.stdout.close, self.peer.wait, self.peer.kill):
+            self.addCleanup(cleanup)
+        self.region_at, self.streams_at = self.peer.stdout.readline().split()
+
+    def region(self) -> ropewalk.Region:
+        return ropewalk.Region("table", [self.region_at], token=self.token)
+
+    @contextlib.contextmanager
+    def stopped(self) -> Iterator[None]:
+        self.peer.send_signal(signal.SIGSTOP)
+        os.waitpid(self.peer.pid, os.WUNTRACED)
+        try:
+            yield
+        finally:
+            self.peer.send_signal(signal.SIGCONT)
+
+    def assert_interrupted(self, call: Callable[[], object]) -> None:
+        interrupt_soon(self)
+        begun = time.monotonic()
+        with self.assertRaises(KeyboardInterrupt):
+            call()
+        # Long before a peer that says nothing is given up.
+        self.assertLess(time.monotonic() - begun, 10)
+
+    def test_gets(self) -> None:
+        region = self.region()
+        memory = bytearray(20 * MIB)
+        for call in (lambda: region.get(0, MIB), lambda: region.get_into(0, memory)):
+            with self.stopped():
+                self.assert_interrupted(call)
+        region.put(0, b"first")
+        region.put(20 * MIB - 4, b"last")
+        # Nothing writes it any more, or has it.
+        memory.append(1)
+        region.get_into(0, memory)
+        self.assertEqual((memory[:5], memory[-5:]), (b"first", b"last\0"))
+
+    def test_gets_that_were_begun(self) -> None:
+        region = self.region()
+        with self.stopped():
+            begun = [region.get_start([(0, 8)]) for _ in range(self.FEW)]
+
+            def more() -> None:
+                while True:
+                    begun.append(region.get_start([(0, 8)]))
+
+            self.assert_interrupted(more)
+        for get in begun:
+            self.assertEqual(get.wait(PATIENCE), bytes(8))
+        self.assertEqual(region.get(0, 8), bytes(8))
+
+    def test_puts_that_were_begun(self) -> None:
+        region = self.region()
+        with self.stopped():
+            for at in range(self.FEW):
+                region.put_start(at, b"x")
+
+            def more() -> None:
+                while True:
+                    region.put_start(self.FEW, b"y")
+
+            self.assert_interrupted(more)
+            self.assert_interrupted(region.flush)
+        region.flush()
+        self.assertEqual(region.get(0, self.FEW), b"x" * self.FEW)
+
+    def test_notifications(self) -> None:
+        region = self.region()
+        with self.stopped():
+            self.assert_interrupted(lambda: region.notify(0, 10, 1))
+        region.notify(0, 10, 2)
+        self.assertEqual(region.wait(0, 10, 2, timeout=PATIENCE), 2)
+
+    def test_streams(self) -> None:
+        with ropewalk.ByteStreams.connect([self.streams_at], token=self.token) as streams:
+            with self.stopped():
+
+                def more() -> None:
+                    while True:
+                        streams.open()
+
+                self.assert_interrupted(more)
+            with streams.open(b"later") as stream:
+                self.assertEqual(stream.greeting, b"later")
+
+
+class Forks(Folder):
+    def test_a_child_ends_nothing_of_its_parent(self) -> None:
+        contents = self.file("from", 2 * MIB)
+        program = (
+            "import os, ropewalk, signal, sys\n"
+            "token, source, sink = bytes.fromhex(sys.argv[1]), *sys.argv[2:]\n"
+            "listener = ropewalk.ByteStreamListener(['127.0.0.1:0'], token=token)\n"
+            "server = ropewalk.RegionServer(token=token)\n"
+            "server.serve('table', 6, [(0, 6, bytearray(b'region'))])\n"
+            "region = ropewalk.Region('table', server.addresses, token=token)\n"
+            "get = region.get_start([(0, 6)])\n"
+            "rows = ropewalk.Rows(token=token)\n"
+            "with ropewalk.Agent(token) as agent, agent.lend('lent', b'memory') as lent, \\\n"
+            "        ropewalk.Copy(source, sink, token=token, limit='40Mbit') as copy, \\\n"
+            "        ropewalk.ByteStream.connect(listener.addresses, token=token) as stream, \\\n"
+            "        listener.accept(60) as other:\n"
+            "    if os.fork() == 0:\n"
+            # One that hangs ends, too.
+            "        signal.alarm(60)\n"
+            # Through all of the `with` blocks, and the end of the interpreter.
+            "        sys.exit(7)\n"
+            "    assert os.waitstatus_to_exitcode(os.wait()[1]) == 7\n"
+            "    stream.sendall(b'stream')\n"
+            "    assert other.recv(100) == b'stream'\n"
+            "    assert get.wait(60) == region.get(0, 6) == b'region'\n"
+            "    assert copy.wait(60).outcome == 'done'\n"
+            "    assert ropewalk.copy(lent.place, sink + '.lent', token=token).outcome == 'done'\n"
+        )
+        ended = subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", program, self.token.hex(), self.source, self.copy],
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=4 * PATIENCE,
+        )
+        # The child says nothing, either.
+        self.assertEqual((ended.returncode, ended.stderr), (0, ""))
+        self.assertEqual((self.folder / "to").read_bytes(), contents)
+        self.assertEqual((self.folder / "to.lent").read_bytes(), b"memory")
 
 
 class Others(Folder):

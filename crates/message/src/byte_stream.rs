@@ -171,7 +171,7 @@ impl ByteStreams {
     pub fn accept_until(&self, deadline: Option<Instant>) -> Result<ByteStream, MessageError> {
         let shared = self.hold.shared();
         let arrival = self.arrivals.take(deadline, || shared.failure())?;
-        Ok(arrival.into_stream())
+        Ok(arrival.stream)
     }
 
     /// What each rail did, in the order of the addresses.
@@ -365,14 +365,18 @@ impl AsFd for ByteStreams {
 
 impl Drop for ByteStreams {
     fn drop(&mut self) {
-        self.hold.shared().take_no_more();
-        self.arrivals.drain();
+        if self.hold.shared().is_of_this_process() {
+            self.hold.shared().take_no_more();
+            self.arrivals.drain();
+        }
     }
 }
 
 impl Drop for ByteStream {
     fn drop(&mut self) {
-        self.hold.shared().release(&self.slot);
+        if self.hold.shared().is_of_this_process() {
+            self.hold.shared().release(&self.slot);
+        }
     }
 }
 

@@ -48,6 +48,7 @@ mod listen;
 mod memory;
 mod options;
 mod polled;
+mod process;
 mod records;
 mod remember;
 mod routing;

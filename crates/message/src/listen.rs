@@ -18,6 +18,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 use crate::bell::Bell;
 use crate::handshake::{Answer, Answered, Introduction, PROOF_LEN, Proof};
 use crate::link::Link;
+use crate::process::Maker;
 use crate::session::Session;
 use crate::socket::MessageSocket;
 use crate::{MessageError, Options, threads};
@@ -42,6 +43,7 @@ pub struct Listener {
 /// Keeps the listening thread alive: the listener and every socket accepted hold it, since failed rails come back
 /// through it.
 pub(crate) struct Door {
+    maker: Maker,
     desk: Arc<Desk>,
     addresses: Vec<SocketAddr>,
 }
@@ -127,6 +129,7 @@ impl Listener {
             bell,
         });
         let door = Door {
+            maker: Maker::this(),
             desk: desk.clone(),
             addresses: listeners
                 .iter()
@@ -174,7 +177,8 @@ impl Listener {
         let mut waiting = desk.waiting.lock();
         loop {
             if let Some(session) = waiting.pop_front() {
-                if session.is_over() {
+                // What a peer has sent before it closed is received as on a socket that was accepted before.
+                if session.is_over() && !session.holds_any() {
                     // The peer may keep the connections of what it has closed.
                     session.close();
                     continue;
@@ -203,6 +207,9 @@ impl AsFd for Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
+        if !self.door.maker.is_this() {
+            return;
+        }
         self.door.desk.open.store(false, Ordering::Release);
         // Whoever connected and was not accepted finds the socket closed.
         for session in self.door.desk.waiting.lock().drain(..) {
@@ -213,6 +220,9 @@ impl Drop for Listener {
 
 impl Drop for Door {
     fn drop(&mut self) {
+        if !self.maker.is_this() {
+            return;
+        }
         self.desk.over.store(true, Ordering::Release);
         self.desk.ring();
     }
@@ -365,12 +375,12 @@ impl Desk {
         }
     }
 
-    /// Whether another session may wait for the application. Those whose peer has gone give way.
+    /// Whether another session may wait for the application. Those whose peer has gone give way, unless they hold what it has sent.
     fn has_room(&self) -> bool {
         let mut waiting = self.waiting.lock();
         if waiting.len() >= BACKLOG_MAX {
             waiting.retain(|session| {
-                let stays = session.is_linked() && !session.is_over();
+                let stays = session.holds_any() || (session.is_linked() && !session.is_over());
                 if !stays {
                     session.close();
                 }
@@ -512,6 +522,48 @@ impl Unproven {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// What a peer has sent, and was acknowledged, is received though it had closed before it was accepted; one that has sent nothing is not
+    /// accepted.
+    #[test]
+    fn what_was_sent_before_the_end_is_accepted() {
+        let options = Options {
+            deadline: Some(Duration::from_secs(60)),
+            ..Options::default()
+        };
+        let listener = Listener::bind(&["127.0.0.1:0".parse().unwrap()], &options).unwrap();
+        let until = Instant::now() + Duration::from_secs(60);
+        for messages in [0, 1, 3] {
+            let near = MessageSocket::connect(&listener.addresses(), &options).unwrap();
+            for _ in 0..messages {
+                near.send(b"acknowledged").unwrap();
+            }
+            drop(near);
+            let is_over = || {
+                let waiting = listener.door.desk.waiting.lock();
+                waiting.iter().all(|session| session.is_over()) && !waiting.is_empty()
+            };
+            while !is_over() {
+                assert!(Instant::now() < until, "the end takes too long");
+                std::thread::yield_now();
+            }
+            let now = Some(Instant::now());
+            let accepted = listener.accept_until(now);
+            if messages == 0 {
+                assert!(matches!(accepted, Err(MessageError::Deadline)));
+                continue;
+            }
+            let far = accepted.unwrap();
+            for _ in 0..messages {
+                let received = far.receive_vec(100).unwrap().unwrap();
+                assert_eq!(received, b"acknowledged");
+            }
+            assert!(matches!(
+                far.receive_vec(100),
+                Err(MessageError::PeerClosed)
+            ));
+        }
+    }
 
     /// Links of two rails are told apart, whatever numbers a peer that knows the token gives them.
     #[test]

@@ -22,7 +22,7 @@ use parking_lot::{Condvar, Mutex};
 use ropewalk_model::{Nanos, time};
 use ropewalk_proto::message::cutoff;
 use ropewalk_proto::message::frame::{Header, Kind};
-use ropewalk_proto::message::{RailId, Receiver, Sender, Spread};
+use ropewalk_proto::message::{Front, RailId, Receiver, Sender, Spread};
 use ropewalk_proto::node::RailHealth;
 use rustix::event::{EventfdFlags, eventfd};
 
@@ -30,6 +30,7 @@ use crate::asynchronous::Wakers;
 use crate::dial::DialError;
 use crate::link::{Link, LinkError, SLICE, Step};
 use crate::memory::{Kept, Place, Source};
+use crate::process::Maker;
 use crate::{MessageError, Mode};
 
 pub(crate) use locked::Locked;
@@ -63,6 +64,8 @@ pub(crate) struct State {
     pub claimed: Option<(u64, Arc<Place>)>,
     /// A caller leaves, and what was received into its memory is not in `kept` yet: no caller may receive.
     pub leaving: bool,
+    /// The message whose caller has left: it goes on in memory that stays, so that it becomes whole however short the calls are.
+    pub left: Option<u64>,
     /// Bytes received of messages that no caller receives yet, by message and offset.
     pub kept: BTreeMap<(u64, u64), Kept>,
     /// Messages begun so far, and of those longer than a caller sends by himself.
@@ -114,6 +117,7 @@ impl State {
 pub(crate) struct Session {
     pub check: bool,
     pub peer_timeout: Duration,
+    maker: Maker,
     state: Mutex<State>,
     /// Bytes that [`Kept`] holds.
     kept_bytes: Arc<AtomicU64>,
@@ -147,6 +151,7 @@ impl Session {
         Ok(Self {
             check,
             peer_timeout: options.peer_timeout,
+            maker: Maker::this(),
             state: Mutex::new(State {
                 sender: Sender::new(rails, peer_window),
                 receiver: Receiver::new(rails, options.window),
@@ -156,6 +161,7 @@ impl Session {
                 offer: None,
                 claimed: None,
                 leaving: false,
+                left: None,
                 kept: BTreeMap::new(),
                 started: 0,
                 long_started: 0,
@@ -369,8 +375,16 @@ impl Session {
         !link.is_dead() && own.is_some_and(|own| own.number == link.number)
     }
 
-    /// Ends the socket: the peer is told, callers see it, threads leave.
+    /// Whether this process made it: a child of that one has none of its threads.
+    pub(crate) fn is_of_this_process(&self) -> bool {
+        self.maker.is_this()
+    }
+
+    /// Ends the socket: the peer is told, callers see it, threads leave. In a child of the process nothing happens.
     pub(crate) fn close(&self) {
+        if !self.is_of_this_process() {
+            return;
+        }
         let mut state = self.state();
         if std::mem::replace(&mut state.closed, true) {
             return;
@@ -390,6 +404,12 @@ impl Session {
     /// Whether it is closed at either end, or lost.
     pub(crate) fn is_over(&self) -> bool {
         self.verdict(&self.state()).is_some()
+    }
+
+    /// Whether it holds a message, or the end of the peer's messages, for its program.
+    pub(crate) fn holds_any(&self) -> bool {
+        let state = self.state();
+        !state.closed && matches!(state.receiver.front(), Front::Whole { .. } | Front::End)
     }
 
     /// Whether any rail works.

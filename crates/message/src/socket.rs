@@ -207,7 +207,12 @@ impl MessageSocket {
         let begun = Instant::now();
         let length = bytes.len() as u64;
         let way = |state: &mut State| self.way(state, length, Some(&measured));
-        let message = self.session.start(way, length, &source, until)?;
+        let mut begun_as = None;
+        in_steps(until, goes_on, |until| {
+            begun_as = Some(self.session.start(way, length, &source, until)?);
+            Ok(())
+        })?;
+        let message = begun_as.expect("it was begun");
         let result = in_steps(until, goes_on, |until| self.wait_until(message, until));
         match (&result, measured.get()) {
             (Err(MessageError::Deadline | MessageError::Cancelled), _) => self.cancel(message),
@@ -235,6 +240,26 @@ impl MessageSocket {
         let source = Arc::new(Source::owned(bytes));
         let way = |state: &mut State| self.way(state, length, None);
         self.session.start_only(way, length, &source, self.until())
+    }
+
+    /// As [`send_start`](Self::send_start), and waits no longer when `goes_on`, which is asked ten times a second, says so.
+    ///
+    /// # Errors
+    /// As [`send_while`](Self::send_while): then it was not begun.
+    pub fn send_start_while(
+        &self,
+        bytes: Vec<u8>,
+        goes_on: &mut dyn FnMut() -> bool,
+    ) -> Result<u64, MessageError> {
+        let length = bytes.len() as u64;
+        let source = Arc::new(Source::owned(bytes));
+        let way = |state: &mut State| self.way(state, length, None);
+        let mut begun = None;
+        in_steps(self.until(), goes_on, |until| {
+            begun = Some(self.session.start_only(way, length, &source, until)?);
+            Ok(())
+        })?;
+        Ok(begun.expect("it was begun"))
     }
 
     /// Waits until the peer has the whole message.
@@ -503,6 +528,9 @@ impl MessageSocket {
     /// [remembered](Options::cut_offs), what this socket has shown is written then, which takes some milliseconds, 2 s at
     /// most on a disk that hangs.
     pub fn close(&self) {
+        if !self.session.is_of_this_process() {
+            return;
+        }
         let remembrance = self.remembrance.lock().take();
         self.session.close();
         if let Some(remembrance) = remembrance {

@@ -67,6 +67,56 @@ fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
 
 const SIZES: [usize; 9] = [0, 1, 3, 1000, 16383, 16384, 100_001, 1 << 20, 16 << 20];
 
+/// A path that lets few bytes pass a second: what connects to it reaches the address.
+fn slow_path(to: SocketAddr) -> SocketAddr {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        for near in listener.incoming().flatten() {
+            let far = TcpStream::connect(to).unwrap();
+            let (mut back_from, mut back_to) =
+                (far.try_clone().unwrap(), near.try_clone().unwrap());
+            thread::spawn(move || std::io::copy(&mut back_from, &mut back_to));
+            thread::spawn(move || {
+                let (mut near, mut far) = (near, far);
+                let mut piece = vec![0; 64 << 10];
+                while let Ok(count @ 1..) = near.read(&mut piece) {
+                    if far.write_all(&piece[..count]).is_err() {
+                        break;
+                    }
+                    thread::sleep(Duration::from_millis(10));
+                }
+            });
+        }
+    });
+    address
+}
+
+/// A caller with little patience, who asks again and again, receives a message that takes much longer than each call.
+#[test]
+fn short_calls_receive_long_messages() {
+    let listener = Listener::bind(&addresses(&["127.0.0.1:0"]), &options()).unwrap();
+    let path = slow_path(listener.addresses()[0]);
+    let near = MessageSocket::connect(&[path], &options()).unwrap();
+    let far = listener.accept().unwrap();
+    let sent = pattern(1, 4 << 20);
+    thread::scope(|scope| {
+        scope.spawn(|| near.send(&sent).unwrap());
+        let (begun, mut calls) = (Instant::now(), 0);
+        let mut room = vec![0; sent.len()];
+        let length = loop {
+            let until = Instant::now() + Duration::from_millis(30);
+            match far.receive_until(&mut room, until) {
+                Err(MessageError::Deadline) => calls += 1,
+                received => break received.unwrap().unwrap(),
+            }
+            assert!(begun.elapsed() < PATIENCE, "after {calls} calls");
+        };
+        assert!(calls > 3, "{calls}");
+        assert!(room[..length] == sent);
+    });
+}
+
 /// Every size arrives whole in every mode, checked or not, and comes back.
 #[test]
 fn sizes_go_around_in_every_mode() {

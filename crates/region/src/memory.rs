@@ -31,15 +31,16 @@ pub(crate) struct Space {
 unsafe impl Send for Memory {}
 
 impl Memory {
-    /// Space for so many bytes.
-    pub(crate) fn space(len: usize) -> Self {
-        let mut bytes = Vec::with_capacity(len);
-        Self::Space(Space {
+    /// Space for so many bytes; `None` where the system has not as much.
+    pub(crate) fn space(len: usize) -> Option<Self> {
+        let mut bytes = Vec::new();
+        bytes.try_reserve_exact(len).ok()?;
+        Some(Self::Space(Space {
             start: bytes.as_mut_ptr(),
             bytes,
             len,
             filled: RangeSet::default(),
-        })
+        }))
     }
 
     /// # Safety
@@ -216,7 +217,8 @@ mod tests {
         let mut own = Memory::Owned(vec![1, 2]);
         own.fill(&slice(0, 2), &[5, 5]);
         assert_eq!(own.into_bytes(), [1, 2]);
-        assert!(Memory::space(0).into_bytes().is_empty());
+        assert!(Memory::space(0).unwrap().into_bytes().is_empty());
+        assert!(Memory::space(usize::MAX).is_none());
     }
 
     /// Space is filled by copies and by a loan; what is lent is where the slices are, when these are one after the other.
@@ -226,7 +228,7 @@ mod tests {
             range: Range::new(1000, 1000 + len),
             local,
         };
-        let mut memory = Memory::space(7);
+        let mut memory = Memory::space(7).unwrap();
         memory.fill(&slice(5, 2), &[6, 7]);
         memory.fill(&slice(6, 2), &[9, 9]);
         assert!(memory.loan(&[slice(0, 2), slice(3, 1)]).is_none(), "a gap");
@@ -246,7 +248,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "has a gap")]
     fn a_gap_is_not_handed_out() {
-        let mut memory = Memory::space(3);
+        let mut memory = Memory::space(3).unwrap();
         let slice = Slice {
             range: Range::new(1, 3),
             local: 1,

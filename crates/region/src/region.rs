@@ -127,7 +127,10 @@ impl Region {
     /// As [`get`](Self::get) for what can be seen at once.
     pub fn get_start(&self, ranges: &[Range<u64>]) -> Result<Get, RegionError> {
         let (slices, len) = slices(ranges)?;
-        let memory = Memory::space(len);
+        let Some(memory) = Memory::space(len) else {
+            let text = format!("{len} bytes are more memory than this host has; get them in parts");
+            return Err(RegionError::Misuse(text));
+        };
         let number = self
             .inner
             .begin(Kind::Get, slices, Some(memory), self.inner.until())?;

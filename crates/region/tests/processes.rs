@@ -506,6 +506,10 @@ fn errors_name_what_is_wrong() {
         region.get_all_into(&[0..5], &mut into),
         Err(RegionError::Misuse(_))
     ));
+    // More than any host has memory for.
+    for end in [1 << 46, u64::MAX] {
+        assert!(matches!(region.get(0..end), Err(RegionError::Misuse(_))));
+    }
     assert!(region.get(5..5).unwrap().is_empty());
     assert_eq!(region.get(2995..3000).unwrap(), bytes(2995..3000));
     let fails = |name, options: &Options| Region::connect(name, &nodes, options).unwrap_err();

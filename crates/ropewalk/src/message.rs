@@ -134,6 +134,18 @@ impl MessageSocket {
         Ok(self.0.socket().send_start(message)?)
     }
 
+    /// As [`MessageSocket::send_start`], and waits no longer when `goes_on`, which is asked ten times a second, says so.
+    ///
+    /// # Errors
+    /// As [`MessageSocket::send_while`].
+    pub fn send_start_while(
+        &self,
+        message: Vec<u8>,
+        goes_on: &mut dyn FnMut() -> bool,
+    ) -> Result<u64, Error> {
+        Ok(self.0.socket().send_start_while(message, goes_on)?)
+    }
+
     /// Whether the peer's socket has the whole message of this number. Does not wait.
     #[must_use]
     pub fn is_sent(&self, message: u64) -> bool {
@@ -146,6 +158,22 @@ impl MessageSocket {
     /// [`Error::Input`] for a message that is longer (it stays), [`Error::Network`] when no rail works any more.
     pub fn receive(&self, most: usize) -> Result<Option<Vec<u8>>, Error> {
         Ok(self.0.socket().receive_vec(most)?)
+    }
+
+    /// As [`MessageSocket::receive`], at most so long: pending when no message is there. What arrived of one stays for later calls, however short these
+    /// are. Without any time it does not wait, and the descriptor is then as after [`MessageSocket::poll_receive`].
+    ///
+    /// # Errors
+    /// As [`MessageSocket::receive`].
+    pub fn receive_for(&self, most: usize, wait: Duration) -> Result<Poll<Option<Vec<u8>>>, Error> {
+        if wait.is_zero() {
+            return self.poll_receive(most);
+        }
+        let Some(until) = Instant::now().checked_add(wait) else {
+            return Ok(Poll::Ready(self.receive(most)?));
+        };
+        let received = in_time(self.0.socket().receive_vec_until(most, until))?;
+        Ok(received.map_or(Poll::Pending, Poll::Ready))
     }
 
     /// Receives the next message into memory of the caller, and gives its length. `None`: the peer sends nothing more.

@@ -13,6 +13,7 @@
 * `RegionServer`, `Region`: memory and files of other processes, read and written one-sidedly.
 
 Every failure is an `Error`; calls that wait leave the interpreter to other threads, and Ctrl-C ends them.
+In a child of the process (`os.fork`) objects that were made before are of no use, and ending them there ends nothing of the parent's.
 """
 
 from ._ropewalk import __version__

@@ -30,7 +30,7 @@ def token_of(token: bytes | None, token_file: str | bytes | os.PathLike[str] | N
 
 
 class Lent:
-    """Memory that an agent is lent, until `end` or the end of a `with` block."""
+    """Memory that an agent is lent, until `end`, the end of a `with` block, or the end of the agent; also where this object is not kept."""
 
     def __init__(self, lent: _ropewalk.Lent, agent: Agent, name: str, memory: Any) -> None:
         self._lent = lent
@@ -46,16 +46,18 @@ class Lent:
     @property
     def written(self) -> list[tuple[int, int]]:
         """Ranges that transfers have delivered, checked."""
-        return self._lent.written()
+        with raised():
+            return self._lent.written()
 
     @property
     def is_busy(self) -> bool:
         """Whether a transfer writes it."""
-        return self._lent.is_busy()
+        with raised():
+            return self._lent.is_busy()
 
     def end(self) -> None:
         """Takes the memory back: no thread touches it after this, and a transfer that needs it fails."""
-        self._agent._withdraw(self.name)
+        self._agent._withdraw(self.name, self._lent)
         self._lent.end()
 
     def __enter__(self) -> Lent:
@@ -86,23 +88,36 @@ class Agent:
         with raised():
             self._agent = _ropewalk.Agent(list(listen), secret, [(os.fsdecode(path), may) for path, may in (roots or {}).items()])
         self.addresses: list[str] = self._agent.addresses()
+        # By name. Not the objects that users have: these have the agent.
+        self._lent: dict[str, _ropewalk.Lent] = {}
 
     def lend(self, name: str, memory: Any, *, writable: bool = False) -> Lent:
         """Has the agent serve memory as `buffer:NAME`: bytes, bytearray, memoryview, mmap, numpy array, tensor of the CPU. What has no buffer
         protocol is taken by `__dlpack__`. It must be contiguous (else `BufferError`), and nothing is copied as a whole.
 
-        With `writable`, transfers write it: do not touch it until the transfer has ended. Else do not change it.
+        With `writable`, transfers write it: do not touch it until the transfer has ended. Else do not change it. It is lent until `Lent.end`, or
+        until the agent ends.
         """
         with raised():
-            return Lent(self._agent.lend(name, memory, writable), self, name, memory)
+            lent = self._agent.lend(name, memory, writable)
+        self._lent[name] = lent
+        return Lent(lent, self, name, memory)
 
-    def _withdraw(self, name: str) -> None:
-        self._agent.withdraw(name)
+    def _withdraw(self, name: str, lent: _ropewalk.Lent) -> None:
+        # The name may be that of other memory by now.
+        if self._lent.get(name) is lent:
+            del self._lent[name]
+            self._agent.withdraw(name)
 
     def stop(self) -> None:
-        """Stops all transfers and waits until their files are in order."""
-        with raised():
-            self._agent.stop()
+        """Stops all transfers and waits until their files are in order. Memory that it was lent is the program's again."""
+        try:
+            with raised():
+                self._agent.stop()
+        finally:
+            lent, self._lent = self._lent, {}
+            for one in lent.values():
+                one.end()
 
     def __enter__(self) -> Agent:
         return self

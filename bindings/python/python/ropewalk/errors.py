@@ -32,6 +32,10 @@ class Error(Exception):
         self.is_retryable = is_retryable
         self.report = report
 
+    def _again(self) -> Error:
+        """The same, for another call: one that was raised keeps what its call had."""
+        return type(self)(self.message, self.kind, self.is_retryable, self.report)
+
 
 class InputError(Error):
     """The caller has to act: what was asked for is wrong, is refused, or was cancelled."""

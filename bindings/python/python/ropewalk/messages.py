@@ -13,8 +13,11 @@ from .errors import raised
 
 
 class MessageSocket:
-    """A connection over one or more interfaces. Messages arrive once, whole and in the order they were begun. `fileno` is readable when
-    there is something to receive."""
+    """A connection over one or more interfaces. Messages arrive once, whole and in the order they were begun.
+
+    `fileno` is for `selectors` and event loops: readable when there may be something to receive, and quiet after `receive(timeout=0)` has raised
+    `TimeoutError`. Call that until it raises.
+    """
 
     def __init__(self, socket: _ropewalk.MessageSocket) -> None:
         self._socket = socket
@@ -50,7 +53,7 @@ class MessageSocket:
     def receive(self, most: int = 16 << 20, timeout: float | None = None) -> bytes | None:
         """The next message, of at most `most` bytes; `None`: the peer sends nothing more. A longer one stays, and is an `InputError`.
 
-        Raises `TimeoutError` where nothing arrived for `timeout` seconds.
+        Raises `TimeoutError` where no message was whole within `timeout` seconds; what arrived of one stays for the next call.
         """
         with raised():
             is_there, message = self._socket.receive(most, timeout)

@@ -69,11 +69,12 @@ class Get:
 
     def test(self) -> bool:
         """Whether it has ended. Does not wait."""
-        return self._get.test()
+        with raised():
+            return self._get.test()
 
 
 class Region:
-    """A region that is read and written from this process.
+    """A region that is read and written from this process. Ctrl-C ends calls that wait; what was begun to be written may be written all the same.
 
     * name: that which the nodes serve it under.
     * nodes: one entry for each: its address, or a list of those of several interfaces.
@@ -125,7 +126,7 @@ class Region:
             self._region.put(offset, data)
 
     def put_start(self, offset: int, data: Any) -> None:
-        """Begins to write bytes, which are copied. `flush` waits for it, and raises its error."""
+        """Begins to write bytes, which are copied. `flush` waits for it, and raises its error; so does another `put_start` where some thousands are under way."""
         with raised():
             self._region.put_start(offset, data)
 

@@ -37,17 +37,18 @@ class _Turns:
                     done = call()
                 if done is not None:
                     return done
-                await self._news(writes)
+                await self.news(writes=writes)
         finally:
             self._waiting.discard(writes)
 
-    async def _news(self, writes: bool) -> None:
+    async def news(self, is_over: Callable[[], bool] = lambda: False, *, writes: bool = False) -> None:
+        """Waits until a call may find something, unless all is over meanwhile. Any number of tasks may wait so."""
         loop, news = asyncio.get_running_loop(), asyncio.Event()
         one = (loop, news)
         self._asleep.add(one)
         try:
             # Closed since: the next call says so.
-            if (shared := self._fileno()) == -1:
+            if (shared := self._fileno()) == -1 or is_over():
                 return
             # One of its own: that of what is closed meanwhile may be another file by then.
             descriptor = os.dup(shared)
@@ -62,8 +63,8 @@ class _Turns:
         finally:
             self._asleep.discard(one)
 
-    def closed(self) -> None:
-        """Wakes all tasks: a descriptor that is closed has no news. From any thread."""
+    def wake(self) -> None:
+        """Wakes all tasks, for what the descriptor does not say: that it was closed, or that another call has taken the news. From any thread."""
         for loop, news in list(self._asleep):
             try:
                 loop.call_soon_threadsafe(news.set)
@@ -231,7 +232,7 @@ class ByteStream:
         """Closes it: the peer reads to the end, and what it writes fails.
 
         As no kernel delivers what is on its way when the program ends, this waits for that as long as other calls wait (`settimeout`), and raises no error of it:
-        call `finish` before to be sure.
+        call `finish` before to be sure. In a child of the process (`os.fork`) this does nothing: the stream is its parent's.
         """
         if self._stream.fileno() == -1:
             return
@@ -242,7 +243,7 @@ class ByteStream:
             pass
         finally:
             self._stream.close()
-            self._turns.closed()
+            self._turns.wake()
 
     def _give_up(self) -> None:
         """Of a program that failed: what it has written is not all, and the peer must not take it for that."""
@@ -255,7 +256,7 @@ class ByteStream:
             pass
         finally:
             self._stream.close()
-            self._turns.closed()
+            self._turns.wake()
 
     async def close_async(self) -> None:
         """As `close`, for event loops."""
@@ -363,7 +364,7 @@ class ByteStreams:
     def close(self) -> None:
         """Opens and accepts no more streams; those that are open stay."""
         self._streams.close()
-        self._turns.closed()
+        self._turns.wake()
 
     def __enter__(self) -> ByteStreams:
         return self
@@ -407,7 +408,7 @@ class ByteStreamListener:
     def close(self) -> None:
         """Listens no more; streams that were accepted stay."""
         self._listener.close()
-        self._turns.closed()
+        self._turns.wake()
 
     def __enter__(self) -> ByteStreamListener:
         return self

@@ -12,9 +12,10 @@ from typing import Any
 
 from . import _ropewalk
 from .agent import token_of
-from .errors import InputError, raised
+from .errors import Error, InputError, raised
 from .places import Place, PlaceLike, place
 from .report import Report
+from .streams import _Turns
 
 Progress = Callable[[dict[str, Any]], None]
 
@@ -85,7 +86,9 @@ class Copy:
         self.destinations = _all(destinations)
         secret = token_of(token, token_file)
         self._progress = _handler(progress)
+        # How it ended: taken once, and kept for all that wait.
         self._report: Report | None = None
+        self._failure: Error | None = None
         with raised():
             copy = _ropewalk.Copy()
             for one in self.sources:
@@ -101,6 +104,7 @@ class Copy:
             if os.path.exists(program):
                 copy.local_program(program)
             self._running = copy.start()
+        self._turns = _Turns(self._running.fileno)
 
     @property
     def data_sent(self) -> int:
@@ -111,64 +115,72 @@ class Copy:
         for event in self._running.events():
             self._progress(json.loads(event))
 
+    def _has_ended(self) -> bool:
+        return self._report is not None or self._failure is not None
+
     def _step(self, seconds: float) -> Report | None:
-        with raised():
-            ended = self._running.wait_for(seconds)
-        if ended is not None:
-            self._report = Report(json.loads(ended))
+        if not self._has_ended():
+            try:
+                with raised():
+                    ended = self._running.wait_for(seconds)
+            except Error as error:
+                self._failure = error._again()
+                self._turns.wake()
+            else:
+                if ended is not None:
+                    self._report = Report(json.loads(ended))
+                    self._turns.wake()
+        if self._failure is not None:
+            raise self._failure._again()
         return self._report
 
     def wait(self, timeout: float | None = None) -> Report:
         """Waits for the end. Raises `TimeoutError` after `timeout` seconds, and the copy goes on; Ctrl-C cancels it."""
         left = float("inf") if timeout is None else timeout
         try:
-            while self._report is None:
+            while True:
                 try:
-                    self._step(min(left, _LOOK_EVERY))
+                    report = self._step(min(left, _LOOK_EVERY))
                 finally:
                     self._look()
+                if report is not None:
+                    return report
                 left -= _LOOK_EVERY
-                if self._report is None and left <= 0:
+                if left <= 0:
                     raise TimeoutError(f"the copy did not end within {timeout} s")
         except KeyboardInterrupt:
-            self._running.close()
+            self.close()
             raise
-        return self._report
 
     def __await__(self) -> Generator[Any, None, Report]:
         return self._ended().__await__()
 
     async def _ended(self) -> Report:
-        loop = asyncio.get_running_loop()
-        descriptor = self._running.fileno()
-        news = asyncio.Event()
-        loop.add_reader(descriptor, news.set)
         try:
-            while self._report is None:
-                await news.wait()
-                news.clear()
+            while True:
                 try:
-                    self._step(0)
+                    report = self._step(0)
                 finally:
                     self._look()
+                if report is not None:
+                    return report
+                await self._turns.news(self._has_ended)
         except asyncio.CancelledError:
-            self._running.cancel()
+            self.cancel()
             raise
-        finally:
-            loop.remove_reader(descriptor)
-        return self._report
 
     def cancel(self) -> None:
         """Ends it within a second; `wait` raises its end."""
         self._running.cancel()
 
     def fileno(self) -> int:
-        """A descriptor that is readable when there is something to look at."""
+        """A descriptor that is readable when there is something to look at; -1 after `close`."""
         return self._running.fileno()
 
     def close(self) -> None:
         """Cancels it where it runs, and waits for that."""
         self._running.close()
+        self._turns.wake()
 
     def __enter__(self) -> Copy:
         return self
@@ -251,12 +263,12 @@ class Rows:
             self._rows.schedule(row)
 
     def _step(self, seconds: float) -> Report | None:
-        try:
-            with raised():
+        with raised():
+            try:
                 ended = self._rows.wait_for(seconds)
-        finally:
-            for event in self._rows.events():
-                self._progress(json.loads(event))
+            finally:
+                for event in self._rows.events():
+                    self._progress(json.loads(event))
         return None if ended is None else Report(json.loads(ended))
 
     def transfer(self) -> Report | None:
@@ -277,13 +289,16 @@ class Rows:
     @property
     def data_sent(self) -> int:
         """Bytes that are in the destinations, checked and on stable storage."""
-        return self._rows.data_sent()
+        with raised():
+            return self._rows.data_sent()
 
     def cancel(self) -> None:
         """Ends the running transfer within a second."""
-        self._rows.cancel()
+        with raised():
+            self._rows.cancel()
 
     def fileno(self) -> int:
         """A descriptor of the running transfer, readable when there is something to look at; -1 where none runs."""
-        descriptor = self._rows.fileno()
+        with raised():
+            descriptor = self._rows.fileno()
         return -1 if descriptor is None else descriptor

@@ -2,29 +2,22 @@
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::Arc;
 use std::time::Instant;
 
 use parking_lot::{Condvar, Mutex};
 
-use super::shared::{Hold, Slot};
+use super::shared::Waiting;
 use super::{ByteStream, MessageError};
 use crate::bell::Bell;
 
-/// A stream that was opened.
+/// A stream that was opened. Where it is dropped its peer hears that nothing reads it.
 pub(super) struct Arrival {
-    pub hold: Arc<Hold>,
-    pub slot: Arc<Slot>,
-    pub greeting: Vec<u8>,
+    pub stream: ByteStream,
+    /// It counts among those of its socket until it is accepted.
+    pub _waiting: Waiting,
 }
 
-impl Arrival {
-    pub fn into_stream(self) -> ByteStream {
-        ByteStream::new(self.hold, self.slot, self.greeting)
-    }
-}
-
-/// The queue: bounded by what may be open over the sockets that fill it.
+/// The queue: of each of the sockets that fill it a bounded number.
 pub(super) struct Arrivals {
     queue: Mutex<VecDeque<Arrival>>,
     arrived: Condvar,
@@ -83,9 +76,8 @@ impl Arrivals {
     /// Takes all that wait, for no program.
     pub fn drain(&self) {
         let left: Vec<Arrival> = self.queue.lock().drain(..).collect();
-        // Each says to its peer that nobody reads it.
-        left.into_iter()
-            .for_each(|arrival| drop(arrival.into_stream()));
+        // Without the lock: each sends a frame.
+        drop(left);
     }
 }
 

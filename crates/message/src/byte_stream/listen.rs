@@ -9,26 +9,34 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 use ropewalk_lane::preface::PREFACE_LEN;
 use ropewalk_proto::byte_stream::Side;
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::arrivals::Arrivals;
 use super::shared::{Hold, Shared};
 use super::{ByteStream, socket_options};
 use crate::bell::Bell;
 use crate::connect::starting;
+use crate::process::Maker;
 use crate::{Listener, MessageError, Options, RailReport, threads};
 
-/// Sockets that a listener keeps at once; peers beyond find theirs closed. Each has two threads, and two more for each rail.
+/// Sockets that a listener keeps at once; peers beyond wait. Each has two threads, and two more for each rail.
 const SOCKETS_MAX: usize = 256;
 
 /// Waits for byte streams on several addresses, from any number of peers.
 pub struct ByteStreamListener {
+    maker: Maker,
     desk: Arc<Desk>,
     listener: Arc<Listener>,
 }
 
 /// How long opening a stream waits for a peer: the connecting end may know of the connection before the listening one does.
 const PEER_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How often a listener that has as many looks whether one has ended.
+const FULL_PAUSE: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 50_000_000,
+};
 
 struct Desk {
     arrivals: Arc<Arrivals>,
@@ -78,7 +86,12 @@ impl ByteStreamListener {
         });
         let (own, accepting) = (desk.clone(), listener.clone());
         threads::spawn("bytes-accept", move || own.accept_all(&accepting)).map_err(starting)?;
-        Ok(Self { desk, listener })
+        let maker = Maker::this();
+        Ok(Self {
+            maker,
+            desk,
+            listener,
+        })
     }
 
     /// The addresses listened on, in the order given.
@@ -104,7 +117,7 @@ impl ByteStreamListener {
         let is_closed = || self.desk.is_closed.load(Ordering::Acquire);
         let failure = || is_closed().then_some(MessageError::Closed);
         let arrival = self.desk.arrivals.take(deadline, failure)?;
-        Ok(arrival.into_stream())
+        Ok(arrival.stream)
     }
 
     /// Opens a stream to the peer that connected last and is still there, as [`ByteStreams::open`](super::ByteStreams::open) does: for listeners of one
@@ -181,14 +194,16 @@ impl Desk {
             sockets.retain(|hold| hold.shared().failure().is_none());
             let is_full = sockets.len() >= SOCKETS_MAX;
             drop(sockets);
+            if is_full {
+                // Those that come wait: what they have sent is theirs until it is received.
+                let mut closing = [PollFd::new(&self.closing, PollFlags::IN)];
+                let _ = poll(&mut closing, Some(&FULL_PAUSE));
+                continue;
+            }
             let now = Some(Instant::now());
             let Ok(socket) = listener.accept_until(now) else {
                 continue;
             };
-            if is_full {
-                // Its peer finds it closed, and may connect again.
-                continue;
-            }
             let side = Side::Listening;
             // Where there are no threads for it the peer finds it closed.
             if let Ok(hold) = Shared::start(socket, side, &self.options, &self.arrivals) {
@@ -217,6 +232,9 @@ impl AsFd for ByteStreamListener {
 
 impl Drop for ByteStreamListener {
     fn drop(&mut self) {
+        if !self.maker.is_this() {
+            return;
+        }
         self.desk.is_closed.store(true, Ordering::Release);
         self.desk.closing.ring();
     }

@@ -4,7 +4,7 @@
 //! inbox of a stream is locked alone.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
@@ -16,9 +16,9 @@ use ropewalk_proto::byte_stream::{
 };
 use ropewalk_proto::message::Spread;
 
-use super::WINDOW_PART;
 use super::arrivals::{Arrival, Arrivals};
 use super::inbox::{End, Inbox};
+use super::{ByteStream, WINDOW_PART};
 use crate::connect::starting;
 use crate::memory::Source;
 use crate::session::{State as SessionState, Way};
@@ -136,7 +136,18 @@ pub(super) struct Shared {
     owed: Mutex<Owed>,
     owes: Condvar,
     arrivals: Mutex<Weak<Arrivals>>,
+    /// Streams of the peer's that wait to be accepted, those that it has given up among them.
+    waiting: Arc<AtomicUsize>,
     hold: Mutex<Weak<Hold>>,
+}
+
+/// One stream among those that wait to be accepted.
+pub(super) struct Waiting(Arc<AtomicUsize>);
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// Held by programs: the socket is closed, in its own time, when the last one is dropped.
@@ -150,6 +161,9 @@ impl Hold {
 
 impl Drop for Hold {
     fn drop(&mut self) {
+        if !self.0.is_of_this_process() {
+            return;
+        }
         self.0.owed.lock().leaving = true;
         self.0.owes.notify_all();
     }
@@ -177,6 +191,7 @@ impl Shared {
             owed: Mutex::default(),
             owes: Condvar::new(),
             arrivals: Mutex::new(Arc::downgrade(arrivals)),
+            waiting: Arc::default(),
             hold: Mutex::default(),
         });
         let hold = Arc::new(Hold(shared.clone()));
@@ -446,14 +461,24 @@ impl Shared {
     fn arrive(&self, slot: Arc<Slot>, greeting: Vec<u8>) {
         let hold = self.hold.lock().upgrade();
         let arrivals = self.arrivals.lock().upgrade();
-        match (hold, arrivals) {
-            (Some(hold), Some(arrivals)) => arrivals.add(Arrival {
-                hold,
-                slot,
-                greeting,
-            }),
-            _ => self.reset(&slot, CODE_TOO_MANY, "streams are not accepted here"),
+        let Some((hold, arrivals)) = hold.zip(arrivals) else {
+            return self.reset(&slot, CODE_TOO_MANY, "streams are not accepted here");
+        };
+        // Only the thread that calls this adds to them.
+        if self.waiting.fetch_add(1, Ordering::Relaxed) >= STREAMS_MAX {
+            self.waiting.fetch_sub(1, Ordering::Relaxed);
+            let text = format!("{STREAMS_MAX} streams wait to be accepted");
+            return self.reset(&slot, CODE_TOO_MANY, &text);
         }
+        arrivals.add(Arrival {
+            _waiting: Waiting(self.waiting.clone()),
+            stream: ByteStream::new(hold, slot, greeting),
+        });
+    }
+
+    /// As [`Session::is_of_this_process`](crate::session::Session::is_of_this_process).
+    pub fn is_of_this_process(&self) -> bool {
+        self.socket.session.is_of_this_process()
     }
 
     fn forget(&self, stream: u32) {

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use ropewalk_proto::byte_stream::WINDOW_FIRST;
 use ropewalk_proto::byte_stream::frame::{Header, Kind};
+use ropewalk_proto::byte_stream::{STREAMS_MAX, WINDOW_FIRST};
 
 use crate::{ByteStreams, Listener, MessageError, MessageSocket, Options};
 
@@ -106,6 +106,34 @@ fn streams_that_nobody_accepts_are_refused() {
         .unwrap();
     let mut space = [0; 100];
     assert_eq!(own.read(&mut space).unwrap(), 10);
+}
+
+/// A peer that opens streams and gives them up, again and again, has so many waiting at most, and is refused more.
+#[test]
+fn streams_that_are_given_up_are_bounded() {
+    let (near, far) = pair();
+    let over = 100;
+    for number in 0..STREAMS_MAX + over {
+        let stream = 1 + 2 * number as u32;
+        far.send_start(Header::new(Kind::Open, stream, 0).frame(&[7; 1000]))
+            .unwrap();
+        far.send_start(Header::new(Kind::Reset, stream, 2).frame(&[]))
+            .unwrap();
+    }
+    let mut refused = 0;
+    while refused < over {
+        let message = far.receive_vec(1000).unwrap().unwrap();
+        let header = Header::decode(&message).unwrap();
+        refused += usize::from(header.kind == Kind::Reset);
+    }
+    let now = Some(Instant::now());
+    let accepted = std::iter::from_fn(|| near.accept_until(now).ok()).count();
+    assert_eq!(accepted, STREAMS_MAX);
+    // There is space again.
+    let stream = 1 + 2 * (STREAMS_MAX + over) as u32;
+    far.send(&Header::new(Kind::Open, stream, 0).frame(b"last"))
+        .unwrap();
+    assert_eq!(near.accept().unwrap().greeting(), b"last");
 }
 
 /// Waiting for streams ends with the deadline, and with the socket.

@@ -55,6 +55,9 @@ impl Session {
 
     /// The place for a fragment of the message that is next, if a caller waits for it.
     fn place(&self, state: &mut State, message: u64) -> Option<Arc<Place>> {
+        if state.left == Some(message) {
+            return None;
+        }
         if let Some((claimed, place)) = &state.claimed {
             return (*claimed == message).then(|| place.clone());
         }

@@ -1,0 +1,84 @@
+/* A child that fork has made releases its copies of handles, and those of its parent go on. Arguments: token file, folder, ports of two agents. */
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "check.h"
+
+int main(int count, char **arguments)
+{
+    CHECK(count >= 5);
+    char from[1000], to[1000];
+    snprintf(from, sizeof from, "%s/from", arguments[2]);
+    snprintf(to, sizeof to, "%s/to", arguments[2]);
+
+    ropewalk_agent *agent = NULL;
+    unsigned char lent[100] = "lent", memory[100] = "region";
+    OK(ropewalk_agent_new("127.0.0.1:0", arguments[1], &agent, &error));
+    OK(ropewalk_agent_lend_writable(agent, "lent", lent, sizeof lent, &error));
+
+    const char *any[1] = {"127.0.0.1:0"};
+    ropewalk_region_server *server = NULL;
+    ropewalk_region *region = NULL;
+    ropewalk_exposed all = {.range = {0, sizeof memory}, .memory = memory};
+    OK(ropewalk_region_server_new(any, 1, arguments[1], &server, &error));
+    OK(ropewalk_region_server_serve(server, "table", sizeof memory, ROPEWALK_ALL, &all, 1, &error));
+    char *address = ropewalk_region_server_address(server, 0);
+    const char *nodes[1] = {address};
+    OK(ropewalk_region_connect("table", nodes, 1, arguments[1], &region, &error));
+    unsigned char into[100];
+    ropewalk_request *get = NULL, *put = NULL;
+    ropewalk_range range = {0, 6};
+    OK(ropewalk_region_get_start(region, &range, 1, into, &get, &error));
+    OK(ropewalk_region_put_start(region, 50, "put", 3, &put, &error));
+
+    ropewalk_transfer *transfer = ropewalk_transfer_new();
+    ropewalk_place source = {.host = "127.0.0.1", .port = (uint16_t)atoi(arguments[3]), .path = from};
+    ropewalk_place sink = {.host = "127.0.0.1", .port = (uint16_t)atoi(arguments[4]), .path = to};
+    OK(ropewalk_transfer_token_file(transfer, arguments[1], &error));
+    OK(ropewalk_transfer_option(transfer, "limit", "20Mbit", &error));
+    OK(ropewalk_transfer_from(transfer, &source, &error));
+    OK(ropewalk_transfer_to(transfer, &sink, &error));
+    CHECK(ropewalk_transfer_wait(transfer, 0, NULL) == ROPEWALK_UNDER_WAY);
+
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        /* One that hangs ends, too. */
+        alarm(60);
+        ropewalk_transfer_free(transfer);
+        ropewalk_request_free(get);
+        ropewalk_request_free(put);
+        ropewalk_region_free(region);
+        ropewalk_region_server_free(server);
+        ropewalk_agent_free(agent);
+        _exit(7);
+    }
+    int status = 0;
+    CHECK(waitpid(child, &status, 0) == child);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 7);
+
+    OK(ropewalk_request_wait(get, 60000, &error));
+    CHECK(memcmp(into, "region", 6) == 0);
+    OK(ropewalk_request_wait(put, 60000, &error));
+    OK(ropewalk_region_get(region, 50, into, 3, &error));
+    CHECK(memcmp(into, "put", 3) == 0);
+    OK(ropewalk_transfer_wait(transfer, 60000, &error));
+    ropewalk_transfer_free(transfer);
+    /* The agent still has what it was lent. */
+    transfer = ropewalk_transfer_new();
+    ropewalk_place own = {.host = "127.0.0.1", .port = ropewalk_agent_port(agent), .path = "buffer:lent"};
+    snprintf(to, sizeof to, "%s/lent", arguments[2]);
+    OK(ropewalk_transfer_token_of(transfer, agent, &error));
+    OK(ropewalk_transfer_from(transfer, &own, &error));
+    OK(ropewalk_transfer_to(transfer, &sink, &error));
+    OK(ropewalk_transfer_wait(transfer, 60000, &error));
+    ropewalk_transfer_free(transfer);
+    ropewalk_request_free(get);
+    ropewalk_request_free(put);
+    ropewalk_region_free(region);
+    ropewalk_region_server_free(server);
+    ropewalk_string_free(address);
+    ropewalk_agent_free(agent);
+    puts("ok");
+    return 0;
+}
