@@ -99,6 +99,16 @@ impl Provider for Lent {
         self.meter.in_memory(space, range)
     }
 
+    fn is_hole(&self, space: u16, range: Range) -> bool {
+        let look = || self.meter.is_hole(space, range);
+        self.reads
+            .carry_out(READS, self.meter.place(space, range.start), look)
+    }
+
+    fn skipped(&self, space: u16, range: Range) {
+        self.meter.skipped(space, range);
+    }
+
     fn read(&self, space: u16, offset: u64, out: &mut [u8]) -> Result<(), Absent> {
         let read = || self.meter.read(space, offset, out);
         self.reads

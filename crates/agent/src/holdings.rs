@@ -93,6 +93,12 @@ impl Provider for Holdings {
         self.extent(space, range).map(Some)
     }
 
+    fn is_hole(&self, space: u16, range: Range) -> bool {
+        let held = self.source(range.start);
+        space == SPACE_DATA
+            && held.is_ok_and(|(source, held)| held >= range.len() && source.is_hole(range))
+    }
+
     fn read(&self, space: u16, offset: u64, out: &mut [u8]) -> Result<(), Absent> {
         if space != SPACE_DATA {
             let end = offset + out.len() as u64;

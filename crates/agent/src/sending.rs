@@ -246,6 +246,12 @@ impl Serving {
         }
     }
 
+    /// These bytes were counted, and are zeros that did not leave: they say nothing of a rate.
+    fn skip(&self, bytes: u64) {
+        let mut second = self.second.lock();
+        second.bytes = second.bytes.saturating_sub(bytes);
+    }
+
     fn count(&self, bytes: u64) {
         self.sent.fetch_add(bytes, Ordering::Relaxed);
         let mut second = self.second.lock();
@@ -258,7 +264,7 @@ impl Serving {
         second.bytes += bytes;
     }
 
-    /// Bytes handed to streams.
+    /// Bytes handed to streams, zeros that did not leave among them.
     pub fn sent(&self) -> u64 {
         self.sent.load(Ordering::Relaxed)
     }
@@ -376,6 +382,18 @@ impl Provider for Metered {
         Ok(extent)
     }
 
+    fn is_hole(&self, space: u16, range: Range) -> bool {
+        let holdings = self.holdings.as_ref();
+        during(Doing::Read, || {
+            holdings.is_ok_and(|holdings| holdings.is_hole(space, range))
+        })
+    }
+
+    fn skipped(&self, space: u16, range: Range) {
+        self.count(space, range);
+        self.serving.skip(range.len());
+    }
+
     fn look(&self, space: u16, offset: u64, out: &mut [u8]) -> Result<(), Absent> {
         let holdings = self.holdings()?;
         during(Doing::Read, || {
@@ -467,7 +485,9 @@ mod tests {
     }
 
     impl Source for Hung {
-        fn read_at(&self, offset: u64, _buf: &mut [u8]) -> Result<(), StoreError> {
+        fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), StoreError> {
+            // Zeros are not sent.
+            buf.fill(7);
             let _ = self.begun.send(offset);
             let _ = self.is_let_go.lock().recv();
             Ok(())

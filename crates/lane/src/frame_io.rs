@@ -109,9 +109,13 @@ impl Guard {
 /// Bytes between header and trailer.
 pub(crate) fn body_len(header: &FrameHeader) -> usize {
     match header.kind {
-        FrameKind::Data if header.flags & flags::HASH != 0 => header.length as usize + HASH_LEN,
-        FrameKind::Data
-        | FrameKind::Missing
+        FrameKind::Data => {
+            let follows = header.flags & flags::ZEROS == 0;
+            let payload = if follows { header.length as usize } else { 0 };
+            let is_hashed = header.flags & flags::HASH != 0;
+            payload + if is_hashed { HASH_LEN } else { 0 }
+        }
+        FrameKind::Missing
         | FrameKind::Hello
         | FrameKind::Ready
         | FrameKind::Probed

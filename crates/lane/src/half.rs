@@ -143,6 +143,8 @@ pub enum Received {
         grant: Grant,
         /// BLAKE3 over the bytes handed to the landing, equal to the sender's, when the grant asked for it.
         digest: Option<[u8; 32]>,
+        /// How many of its bytes were zeros that were not sent.
+        zeros: u64,
     },
     /// What the sender computed over its bytes of the unit, which stay there.
     Digest {
@@ -208,7 +210,7 @@ pub struct Observation {
     pub bytes_in: u64,
     /// Bytes sent, framing included.
     pub bytes_out: u64,
-    /// Payload bytes of data frames, received or sent.
+    /// Payload bytes of data frames, received or sent; not those of zeros.
     pub payload: u64,
     /// Data frames received or sent.
     pub frames: u64,
@@ -420,6 +422,14 @@ pub(crate) fn announce<'g>(
     provider.granted(&mut units.map(|grant| (grant.space, grant.range)));
 }
 
+/// Shorter units are read: most are small files, and looking for a hole costs as much.
+const HOLE_MIN: u64 = 64 << 10;
+
+/// As [`Provider::is_hole`], which costs a look at the file.
+pub(crate) fn is_hole(provider: &dyn Provider, space: u16, range: Range) -> bool {
+    range.len() >= HOLE_MIN && provider.is_hole(space, range)
+}
+
 /// Bytes a sender may be asked for. Shared by the streams of all lanes.
 pub trait Provider: Sync {
     /// Where the bytes of `range` lie, or a prefix of them that is not empty. `range` is not empty.
@@ -442,6 +452,18 @@ pub trait Provider: Sync {
     /// # Errors
     /// [`Absent`] when not all can be given.
     fn read(&self, space: u16, offset: u64, out: &mut [u8]) -> Result<(), Absent>;
+
+    /// Whether all bytes of `range`, which is not empty, are known to be zero, as of a hole of a file: they are not read. `false` is always a
+    /// right answer. Lanes of datagrams do not ask.
+    fn is_hole(&self, space: u16, range: Range) -> bool {
+        let _ = (space, range);
+        false
+    }
+
+    /// These bytes, read or not, are zeros, and were not sent. Lanes of datagrams send them.
+    fn skipped(&self, space: u16, range: Range) {
+        let _ = (space, range);
+    }
 
     /// As [`read`](Self::read), for bytes that are looked at and not sent.
     ///

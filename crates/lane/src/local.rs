@@ -13,12 +13,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use ropewalk_model::{Digester, Range};
+use ropewalk_model::{Digester, Range, ZEROS, digest_of_zeros};
 
 use crate::LaneError;
 use crate::half::{
     Absent, Extent, Grant, Handle, Landing, Observation, Provider, ReceiveHalf, Received, Stopper,
-    announce, check_grants, missing, place, write,
+    announce, check_grants, is_hole, missing, place, write,
 };
 use crate::receive::PIECE_LEN;
 
@@ -134,14 +134,25 @@ impl From<LaneError> for Failed {
 }
 
 impl Local {
-    /// One unit, from the source to the landing; its hash, where that is wanted.
+    /// One unit, from the source to the landing; its hash, where that is wanted, and how many of its bytes are in a hole.
     fn unit(
         &mut self,
         grant: &Grant,
         landing: &mut dyn Landing,
-    ) -> Result<Option<[u8; 32]>, Failed> {
+    ) -> Result<(Option<[u8; 32]>, u64), Failed> {
         if grant.digest {
-            return self.digest(grant).map(Some);
+            return self.digest(grant).map(|hash| (Some(hash), 0));
+        }
+        let len = grant.range.len() as usize;
+        if is_hole(&*self.provider, grant.space, grant.range) {
+            self.ends.check(self.owed() + 1)?;
+            match place(landing, grant.space, grant.range.start, len) {
+                Some(place) => place.fill(0),
+                None => write(landing, grant.space, grant.range.start, &ZEROS[..len])?,
+            }
+            self.provider.skipped(grant.space, grant.range);
+            let hash = grant.hash.then(|| digest_of_zeros(len));
+            return Ok((hash, len as u64));
         }
         let mut hasher = grant.hash.then(Digester::default);
         let mut at = grant.range.start;
@@ -159,7 +170,7 @@ impl Local {
         if let Some(hash) = &hash {
             self.provider.hashed(grant.space, grant.range, hash);
         }
-        Ok(hash)
+        Ok((hash, 0))
     }
 
     /// The next piece of a unit, if it is still wanted.
@@ -316,14 +327,18 @@ impl ReceiveHalf for Local {
         };
         announce(self.provider.as_ref(), &grant, &self.outstanding);
         match self.unit(&grant, landing) {
-            Ok(digest) => {
+            Ok((digest, zeros)) => {
                 self.seen.units += 1;
                 if let (true, Some(digest)) = (grant.digest, digest) {
                     return Ok(Received::Digest { grant, digest });
                 }
-                self.seen.payload += grant.range.len();
+                self.seen.payload += grant.range.len() - zeros;
                 self.seen.bytes_in += grant.range.len();
-                Ok(Received::Unit { grant, digest })
+                Ok(Received::Unit {
+                    grant,
+                    digest,
+                    zeros,
+                })
             }
             Err(Failed::Absent(Absent { code, reason })) => {
                 // A stream that has ended lacks nothing.

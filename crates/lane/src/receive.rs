@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use std::io::IoSlice;
 use std::time::{Duration, Instant};
 
-use ropewalk_model::Digester;
+use ropewalk_model::{Digester, ZEROS};
 use ropewalk_proto::wire::{
     FrameHeader, FrameKind, HASH_LEN, HEADER_LEN, HELD_RANGE_LEN, HELD_RANGES_MAX, HeldRange,
     decode_held, flags,
@@ -19,7 +19,8 @@ use ropewalk_proto::wire::{
 use crate::checksum::Sum;
 use crate::frame_io::{Ahead, Behind, FRAGMENT_LEN, FRAGMENT_LEN_MIN, Guard, REASON_MAX, body_len};
 use crate::half::{
-    Grant, Landing, Observation, ReceiveHalf, Received, Stopper, check_grants, payload_len,
+    Grant, Landing, Observation, ReceiveHalf, Received, Stopper, check_grants, payload_len, place,
+    write,
 };
 use crate::wire::{Interest, Link, Wire};
 use crate::{Check, LaneError, Protection};
@@ -45,6 +46,8 @@ struct Unit {
     at: u64,
     hasher: Option<Digester>,
     damage: Option<String>,
+    /// How many of its bytes were zeros that were not sent.
+    zeros: u64,
 }
 
 /// A data frame some of whose bytes have come.
@@ -226,6 +229,15 @@ impl<W: Wire> Receiver<W> {
                 };
                 let header = FrameHeader::decode(&raw)?;
                 match header.kind {
+                    FrameKind::Data if header.flags & flags::ZEROS != 0 => {
+                        if !self.zeros(&header, raw, landing, deadline)? {
+                            return Ok(Received::Idle);
+                        }
+                        match self.end_of_frame() {
+                            Some(received) => return Ok(received),
+                            None => continue,
+                        }
+                    }
                     FrameKind::Data => self.begin(header, raw)?,
                     FrameKind::Missing => match self.missing(&header, deadline)? {
                         Some(received) => return Ok(received),
@@ -262,6 +274,35 @@ impl<W: Wire> Receiver<W> {
 
     /// Takes a data header that fits the grant it names.
     fn begin(&mut self, header: FrameHeader, raw: [u8; HEADER_LEN]) -> Result<(), LaneError> {
+        self.admit(&header)?;
+        // What is checked before it is landed must fit the buffer it waits in.
+        let frame_fits = matches!(self.guard, Guard::Plain(Check::None))
+            || header.length as usize <= self.fragment_max;
+        if !frame_fits {
+            return Err(LaneError::Unexpected(format!(
+                "frame {header:?} is longer than {} bytes",
+                self.fragment_max
+            )));
+        }
+        self.ahead.take(HEADER_LEN);
+        self.hopeful = true;
+        let mut sum = Sum::new(match self.guard {
+            Guard::Plain(check) => check,
+            Guard::Sealed { .. } => Check::None,
+        });
+        sum.update(&raw);
+        self.frame = Some(Frame {
+            header,
+            raw,
+            landed: 0,
+            filled: 0,
+            sum,
+        });
+        Ok(())
+    }
+
+    /// Checks that a data header fits the grant it names, whose unit is under way from now on.
+    fn admit(&mut self, header: &FrameHeader) -> Result<(), LaneError> {
         if self
             .unit
             .as_ref()
@@ -281,6 +322,7 @@ impl<W: Wire> Receiver<W> {
                 at: grant.range.start,
                 hasher,
                 damage: None,
+                zeros: 0,
             });
         }
         let unit = self.unit.as_ref().expect("set above when it was not");
@@ -299,30 +341,49 @@ impl<W: Wire> Receiver<W> {
             && last == (range.end == unit.grant.range.end)
             && hashed == (last && unit.grant.hash)
             && (last || !range.is_empty());
-        // What is checked before it is landed must fit the buffer it waits in.
-        let frame_fits = matches!(self.guard, Guard::Plain(Check::None))
-            || header.length as usize <= self.fragment_max;
-        if !(fits && frame_fits) {
+        if !fits {
             return Err(LaneError::Unexpected(format!(
                 "frame {header:?} does not answer {:?} from byte {}",
                 unit.grant, unit.at
             )));
         }
-        self.ahead.take(HEADER_LEN);
-        self.hopeful = true;
-        let mut sum = Sum::new(match self.guard {
-            Guard::Plain(check) => check,
-            Guard::Sealed { .. } => Check::None,
-        });
-        sum.update(&raw);
-        self.frame = Some(Frame {
-            header,
-            raw,
-            landed: 0,
-            filled: 0,
-            sum,
-        });
         Ok(())
+    }
+
+    /// Takes a data frame whose payload is zeros. `false` when the deadline came first.
+    fn zeros(
+        &mut self,
+        header: &FrameHeader,
+        raw: [u8; HEADER_LEN],
+        landing: &mut dyn Landing,
+        deadline: Instant,
+    ) -> Result<bool, LaneError> {
+        self.admit(header)?;
+        let Some(frame_len) = self.short_frame(header, deadline)? else {
+            return Ok(false);
+        };
+        let theirs = self.guard.open(self.ahead.take(frame_len))?;
+        let unit = self.unit.as_mut().expect("admitted above");
+        let (offset, len) = (header.offset, header.length as usize);
+        if let Some(hasher) = &mut unit.hasher {
+            hasher.zeros(len, header.flags & flags::LAST != 0);
+        }
+        payload::compare_hash(unit, theirs);
+        unit.zeros += len as u64;
+        match place(landing, header.space, offset, len) {
+            Some(place) => place.fill(0),
+            None if len == 0 => {}
+            None => write(landing, header.space, offset, &ZEROS[..len])?,
+        }
+        self.hopeful = true;
+        self.frame = Some(Frame {
+            header: *header,
+            raw,
+            landed: len,
+            filled: 0,
+            sum: Sum::new(Check::None),
+        });
+        Ok(true)
     }
 
     /// Finds an outstanding grant and moves it to the front, where the unit under way stands.
@@ -348,7 +409,9 @@ impl<W: Wire> Receiver<W> {
         let unit = self.unit.as_mut()?;
         unit.at += u64::from(header.length);
         self.link.seen.frames += 1;
-        self.link.seen.payload += u64::from(header.length);
+        if header.flags & flags::ZEROS == 0 {
+            self.link.seen.payload += u64::from(header.length);
+        }
         if header.flags & flags::LAST == 0 {
             return None;
         }
@@ -366,6 +429,7 @@ impl<W: Wire> Receiver<W> {
         Some(Received::Unit {
             grant: unit.grant,
             digest,
+            zeros: unit.zeros,
         })
     }
 

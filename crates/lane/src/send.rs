@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use ropewalk_model::{Digester, Range, digest};
+use ropewalk_model::{Digester, Range, ZEROS, are_zeros, digest, digest_of_zeros};
 use ropewalk_proto::wire::{
     FrameHeader, FrameKind, HASH_LEN, HEADER_LEN, HELD_RANGE_LEN, HELD_RANGES_MAX, SPACE_DATA,
     TAG_LEN, encode_held, flags,
@@ -14,7 +14,7 @@ use crate::checksum::{POISON, Sum};
 use crate::frame_io::{Ahead, Behind, FRAGMENT_LEN, FRAGMENT_LEN_MIN, Guard, REASON_MAX, body_len};
 use crate::half::{
     Absent, Extent, Grant, OUTSTANDING_MAX, Observation, Provider, SendHalf, Served, Stopper,
-    announce, missing,
+    announce, is_hole, missing,
 };
 use crate::wire::{Interest, Link, Wire};
 use crate::{Check, LaneError, Protection};
@@ -28,12 +28,12 @@ const FRAME_MAX: usize = HEADER_LEN + FRAGMENT_LEN + HASH_LEN + TAG_LEN;
 const _: () = assert!(HELD_RANGES_MAX * HELD_RANGE_LEN <= FRAGMENT_LEN);
 /// Below this a payload is copied next to its header; above, it leaves from its place.
 const DIRECT_MIN: usize = 32 << 10;
+/// Fewer zeros are sent as other bytes are: it costs less than to look whether they are any.
+const ZEROS_MIN: usize = 4 << 10;
 /// Bytes sent between two looks for new grants and cancellations.
 const LOOK_EVERY: usize = 512 << 10;
 /// Bytes that are read to be hashed before the answers leave: those of small files would cost a call each.
 const ANSWERS_EVERY: usize = 64 << 10;
-/// Zeros sent in place of bytes that vanished after they were announced.
-static ZEROS: [u8; 4096] = [0; 4096];
 
 pub(crate) struct Sender<W> {
     link: Link<W>,
@@ -68,6 +68,8 @@ enum Way<'a> {
     Sealed(&'a [u8]),
     /// Through the buffer.
     Built(usize),
+    /// Not at all: zeros.
+    Zeros(usize),
 }
 
 impl<W: Wire> Sender<W> {
@@ -255,6 +257,9 @@ impl<W: Wire> Sender<W> {
         self.make_room(FRAME_MAX)?;
         let (buffer, unlooked) = (&mut self.hashed, &mut self.unlooked);
         let mut read = || {
+            if is_hole(provider, grant.space, grant.range) {
+                return Ok(digest_of_zeros(length));
+            }
             if buffer.len() < length {
                 *buffer = vec![0; length].into();
             }
@@ -297,7 +302,7 @@ impl<W: Wire> Sender<W> {
             };
             let length = match &way {
                 Way::Memory(bytes) | Way::Sealed(bytes) => bytes.len(),
-                Way::File { length, .. } | Way::Built(length) => *length,
+                Way::File { length, .. } | Way::Built(length) | Way::Zeros(length) => *length,
             };
             let last = length as u64 == left.len();
             let header = FrameHeader {
@@ -313,11 +318,17 @@ impl<W: Wire> Sender<W> {
                 grant: grant.id,
                 code: 0,
             };
+            let mut has_left = true;
             match way {
+                Way::Zeros(_) => {
+                    self.zeros(provider, &header, hasher.as_mut())?;
+                    has_left = false;
+                }
                 Way::Sealed(bytes) => self.sealed(&header, bytes, hasher.as_mut())?,
                 Way::Built(length) => {
-                    if let Err(absent) = self.built(provider, &header, length, hasher.as_mut())? {
-                        return self.missing(grant, &absent);
+                    match self.built(provider, &header, length, hasher.as_mut())? {
+                        Ok(left) => has_left = left,
+                        Err(absent) => return self.missing(grant, &absent),
                     }
                 }
                 direct => self.direct(&header, direct, hasher.as_mut())?,
@@ -325,7 +336,9 @@ impl<W: Wire> Sender<W> {
             at += length as u64;
             self.unlooked += length;
             self.link.seen.frames += 1;
-            self.link.seen.payload += length as u64;
+            if has_left {
+                self.link.seen.payload += length as u64;
+            }
             if last {
                 if let Some(mut hasher) = hasher {
                     provider.hashed(grant.space, grant.range, &hasher.get());
@@ -347,6 +360,9 @@ impl<W: Wire> Sender<W> {
         left: Range,
     ) -> Result<Way<'a>, Absent> {
         let wanted = usize::try_from(left.len()).unwrap_or(usize::MAX);
+        if is_hole(provider, grant.space, left) {
+            return Ok(Way::Zeros(wanted));
+        }
         let built = Way::Built(wanted.min(self.fragment_max));
         if wanted < DIRECT_MIN || provider.is_begun(grant.space, left) {
             return Ok(built);
@@ -373,6 +389,9 @@ impl<W: Wire> Sender<W> {
         Ok(match extent {
             Extent::Memory(bytes) if bytes.len() >= DIRECT_MIN => {
                 let bytes = &bytes[..bytes.len().min(wanted).min(self.fragment_max)];
+                if are_zeros(bytes) {
+                    return Ok(Way::Zeros(bytes.len()));
+                }
                 match is_sealed {
                     true => Way::Sealed(bytes),
                     false => Way::Memory(bytes),
@@ -390,7 +409,10 @@ impl<W: Wire> Sender<W> {
                         .min(mapped.map_or(0, <[u8]>::len))
                         .min(self.fragment_max);
                 }
-                if length >= DIRECT_MIN {
+                let seen = mapped.and_then(|bytes| bytes.get(..length));
+                if length > 0 && seen.is_some_and(are_zeros) {
+                    Way::Zeros(length)
+                } else if length >= DIRECT_MIN {
                     Way::File {
                         file,
                         offset,
@@ -454,7 +476,7 @@ impl<W: Wire> Sender<W> {
                     sent += part;
                 }
             }
-            Way::Sealed(_) | Way::Built(_) => {}
+            Way::Sealed(_) | Way::Built(_) | Way::Zeros(_) => {}
         }
         self.out.clear();
         if let Some(hash) = hash {
@@ -487,14 +509,40 @@ impl<W: Wire> Sender<W> {
         Ok(())
     }
 
-    /// Sends a fragment through the buffer.
+    /// Says that the payload of a frame is zeros.
+    fn zeros(
+        &mut self,
+        provider: &dyn Provider,
+        header: &FrameHeader,
+        hasher: Option<&mut Digester>,
+    ) -> Result<(), LaneError> {
+        let header = FrameHeader {
+            flags: header.flags | flags::ZEROS,
+            ..*header
+        };
+        let is_last = header.flags & flags::HASH != 0;
+        let hash = hasher.and_then(|hasher| {
+            hasher.zeros(header.length as usize, is_last);
+            is_last.then(|| hasher.get())
+        });
+        let hash = hash.as_ref().map_or(&[][..], |hash| hash);
+        self.make_room(HEADER_LEN + hash.len() + TAG_LEN)?;
+        self.out.push_frame(&mut self.guard, &header, hash);
+        provider.skipped(header.space, header.range());
+        if self.out.held().len() >= FLUSH_LEN {
+            self.flush(true)?;
+        }
+        Ok(())
+    }
+
+    /// Sends a fragment through the buffer. Whether its bytes left: zeros do not.
     fn built(
         &mut self,
         provider: &dyn Provider,
         header: &FrameHeader,
         length: usize,
         hasher: Option<&mut Digester>,
-    ) -> Result<Result<(), Absent>, LaneError> {
+    ) -> Result<Result<bool, Absent>, LaneError> {
         let body = body_len(header);
         let total = HEADER_LEN + body + self.guard.trailer_len();
         self.make_room(total)?;
@@ -507,6 +555,11 @@ impl<W: Wire> Sender<W> {
             self.out.retract(total);
             return Ok(Err(absent));
         }
+        if length >= ZEROS_MIN && are_zeros(payload) {
+            self.out.retract(total);
+            self.zeros(provider, header, hasher)?;
+            return Ok(Ok(false));
+        }
         if let Some(hash) = hash_part(hasher, header, payload) {
             frame[HEADER_LEN + length..HEADER_LEN + body].copy_from_slice(&hash);
         }
@@ -514,7 +567,7 @@ impl<W: Wire> Sender<W> {
         if self.out.held().len() >= FLUSH_LEN {
             self.flush(true)?;
         }
-        Ok(Ok(()))
+        Ok(Ok(true))
     }
 
     /// Whether nothing is owed and no frame is half read.

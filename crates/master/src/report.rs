@@ -312,10 +312,11 @@ pub(crate) fn final_report(
     }
     report.wanted_bytes = coordinator.wanted_bytes();
     report.delivered_bytes = coordinator.delivered_bytes();
+    report.zero_bytes = coordinator.zero_bytes();
     let moving = tell_times(&mut report, coordinator, now);
     tell_plan(&mut report, coordinator);
     report.bound = bound(coordinator, outcome, moving);
-    let best = Some(best_second * 8.0).filter(|best| *best > 0.0);
+    let best = Some(best_second * 8.0).filter(|best| *best > 0.0 && coordinator.is_sent());
     if let Some(bound) = &report.bound {
         report.bound_basis.clone_from(&bound.basis);
     } else if let Some(best) = best.filter(|_| moving >= BEST_SECOND_OF_MIN) {
@@ -444,7 +445,7 @@ fn tell_plan(report: &mut Report, coordinator: &Coordinator) {
     }
     let known = coordinator.basis() != Basis::None;
     // What was there already was found after the plan.
-    let is_of_all = known && !coordinator.is_update();
+    let is_of_all = known && !coordinator.is_update() && coordinator.is_sent();
     report.predicted_seconds = is_of_all.then_some(planned.predicted_seconds);
     report.replicas = coordinator.replicas();
     report.replans = u64::from(coordinator.replans());
@@ -553,6 +554,9 @@ fn tell_missing(report: &mut Report, coordinator: &Coordinator, outcome: Outcome
 /// The least time in which all could have been moved, as far as speeds are known: of the nodes as they came and went when
 /// it was done, else of those at the start. What the run itself shows is none.
 fn bound(coordinator: &Coordinator, outcome: Outcome, moving: f64) -> Option<BoundReport> {
+    if !coordinator.is_sent() {
+        return None;
+    }
     let is_done = outcome == Outcome::Done;
     let known = coordinator.basis() != Basis::None;
     let wanted = |problem: &Problem| problem.wanted_bytes() as f64;

@@ -157,7 +157,7 @@ pub(crate) fn observe(request: &Request, coordinator: &Coordinator) -> Observati
     let is_limited = request.options.limit.is_some();
     // Nor do they where most of the time is spent on what need not be sent.
     let is_short = seconds < MOVED_SECONDS_MIN || bytes < MOVED_BYTES_MIN;
-    if is_limited || is_short || coordinator.is_update() {
+    if is_limited || is_short || coordinator.is_update() || !coordinator.is_sent() {
         return observations;
     }
     let binding = binding(coordinator);

@@ -9,8 +9,10 @@ use std::array;
 use blake3::platform::Platform;
 use blake3::{Hasher, IncrementCounter};
 
+use crate::zeros::{ZEROS, digest_of_zeros};
+
 /// Bytes of a hash.
-const HASH_LEN: usize = 32;
+pub(crate) const HASH_LEN: usize = 32;
 
 /// BLAKE3's own numbers (sections 2.1 to 2.4 of its paper): the length of a chunk, of a block, the first chaining value, and flags.
 const CHUNK: usize = blake3::CHUNK_LEN;
@@ -166,6 +168,14 @@ impl Digester {
         match &mut self.0 {
             State::Parts(hasher) => drop(hasher.update(bytes)),
             State::Empty | State::Done(_) => debug_assert!(false, "a part after the last one"),
+        }
+    }
+
+    /// As [`Digester::part`], for so many zeros; at most a chunk.
+    pub fn zeros(&mut self, len: usize, is_last: bool) {
+        match self.0 {
+            State::Empty if is_last => self.0 = State::Done(digest_of_zeros(len)),
+            _ => self.part(&ZEROS[..len], is_last),
         }
     }
 

@@ -30,7 +30,7 @@ pub enum HostListError {
         part: String,
     },
     /// A host has no name.
-    #[error("\"{0}\" names an empty host; remove the stray comma")]
+    #[error("\"{0}\" names an empty host; write its name, and no comma too many")]
     Empty(String),
     /// More hosts than [`HOSTS_MAX`].
     #[error("\"{0}\" expands to more than 65536 hosts; check the ranges")]

@@ -24,6 +24,7 @@ pub mod spec;
 pub mod table;
 pub mod time;
 pub mod units;
+pub mod zeros;
 
 pub use class::{Class, DemandTable, OpenPairs, uncovered};
 pub use date::format_time;
@@ -43,3 +44,4 @@ pub use spec::{AddressError, Hints, HostPort, Role, Row, SpecErrors, TransferSpe
 pub use table::{Number, Table};
 pub use time::{Instant, Nanos};
 pub use units::{ByteRate, Bytes, format_bytes, format_seconds};
+pub use zeros::{ZEROS, are_zeros, digest_of_zeros};

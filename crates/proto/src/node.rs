@@ -30,6 +30,7 @@ mod grace;
 mod lanes;
 mod life;
 mod messages;
+mod permit;
 mod rail_health;
 mod relay;
 mod stream;
@@ -44,6 +45,7 @@ pub use early::{Waiting, gives_names_early};
 pub use grace::{GRACE_TIME, Grace, STILL_TIME};
 pub use lanes::{Arrival, Link, UNITS_OUTSTANDING_DATAGRAMS, UNITS_OUTSTANDING_MAX};
 pub use life::Life;
+pub use permit::{PERMIT_EVERY, PERMIT_TIME, Permit};
 pub use rail_health::{RailHealth, Seen, Silence};
 pub use stream::{Break, Phase, RETRY_PAUSES, Step, StreamId};
 pub use streams::{Streams, Wish};
@@ -179,6 +181,8 @@ pub struct Node {
     is_unseen: bool,
     // Until speeds are known the master wants statuses this often.
     beat: Option<Nanos>,
+    // Where others write what it writes.
+    permit: Option<Permit>,
 }
 
 impl Node {
@@ -196,6 +200,7 @@ impl Node {
         fetch.set_limit(control::limit(plan.limit), now);
         let beat = Nanos::from_millis(plan.beat_milliseconds.into());
         Self {
+            permit: plan.permit.map(|said| Permit::new(&said, now)),
             life: Life::Preparing,
             fetch,
             lanes: Lanes::new(streams),
@@ -568,6 +573,7 @@ impl Node {
             units: self.fetch.hashed_units(),
             compared_units: compared.units,
             compared_bytes: compared.bytes,
+            zeros: self.fetch.zeros(),
             ..Done::default()
         }
     }
@@ -580,6 +586,12 @@ impl Node {
         }
         let received = self.fetch.ledger().delivered_ranges();
         missing.union(&received.difference(&self.safe))
+    }
+
+    /// Whether it may change now what other nodes write, too; see [`Permit`].
+    #[must_use]
+    pub fn may_change_shared(&self, now: Instant) -> bool {
+        self.permit.is_none_or(|permit| permit.holds(now))
     }
 
     /// Progress for the master.

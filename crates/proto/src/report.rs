@@ -414,6 +414,9 @@ pub struct Report {
     /// What was compared of the contents of replicas; absent where no byte had two holders.
     #[serde(default)]
     pub replicas: Option<ReplicasReport>,
+    /// Of the delivered bytes, zeros, which are not sent.
+    #[serde(default)]
+    pub zero_bytes: u64,
     /// Bytes received twice.
     pub duplicate_bytes: u64,
     /// How often work was planned again while bytes moved.
@@ -498,6 +501,7 @@ impl Report {
             destinations: Vec::new(),
             left: Vec::new(),
             replicas: None,
+            zero_bytes: 0,
             duplicate_bytes: 0,
             replans: 0,
             streams: None,

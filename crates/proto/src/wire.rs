@@ -11,7 +11,7 @@
 //!  +------+------+--------+----------+----------------+----------+----------+
 //! ```
 //!
-//! and is followed by `length` bytes of payload, then 32 bytes of BLAKE3 when [`flags::HASH`] is
+//! and is followed by `length` bytes of payload (none where [`flags::ZEROS`] is set), then 32 bytes of BLAKE3 when [`flags::HASH`] is
 //! set, then the trailer: CRC-64/NVME of all before it on a plain lane (8 bytes), the cipher's tag on
 //! a sealed one (16 bytes; header is associated data, payload and hash are encrypted in place).
 //! The trailer is last so that a plain payload can leave by `sendfile`.
@@ -23,7 +23,7 @@ pub use ropewalk_model::CHUNK_LEN;
 use ropewalk_model::Range;
 
 /// Of the frames: changes with them, so that two builds of one version under development are distinguished.
-pub const FORMAT: u8 = 2;
+pub const FORMAT: u8 = 3;
 /// Bytes of a frame header.
 pub const HEADER_LEN: usize = 24;
 /// Bytes of the unit hash that may follow a payload.
@@ -49,6 +49,8 @@ pub mod flags {
     pub const HASH: u8 = 2;
     /// Only the BLAKE3 of the unit is asked for (GRANT); the answer is DIGEST.
     pub const DIGEST: u8 = 4;
+    /// The payload is zeros, and does not follow (DATA).
+    pub const ZEROS: u8 = 8;
 }
 
 /// What a frame is for.

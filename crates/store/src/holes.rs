@@ -1,15 +1,19 @@
 //! Zeros take no space in a sink: stretches of blocks without a bit set become holes.
 //!
-//! So holes of a source stay holes, whatever lane carried their zeros. Where a file system has no holes the zeros are written.
+//! So holes of a source stay holes, whatever lane carried their zeros. Where a file system has no holes the zeros are written. Of a source
+//! the system says where holes are, so that they need not be read.
 
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::ops::Range;
 use std::os::unix::fs::FileExt as _;
 
-use rustix::fs::FallocateFlags;
+use ropewalk_model::are_zeros;
+use rustix::fs::{FallocateFlags, SeekFrom};
+use rustix::io::Errno;
 
 use crate::error::Operation;
+use crate::file_systems::FileSystem;
 
 /// Holes begin and end at multiples of this: the block of most file systems, and a page.
 const BLOCK_LEN: u64 = 4096;
@@ -43,6 +47,28 @@ pub(crate) fn copy(mut from: &File, to: &File) -> Result<u64, CopyFailed> {
     }
 }
 
+/// Whether so many bytes of a file, from an offset on, are in a hole or were never written: they are zeros, and the file has them.
+pub(crate) fn is_one(file: &File, offset: u64, len: u64) -> bool {
+    let end = offset.saturating_add(len);
+    let Ok(stat) = rustix::fs::fstat(file) else {
+        return false;
+    };
+    // Units of `st_blocks`, whatever the block of the file system.
+    let stored = (stat.st_blocks as u64).saturating_mul(512);
+    let file_len = stat.st_size as u64;
+    if stored >= file_len || end > file_len {
+        return false;
+    }
+    if !FileSystem::of(file).is_some_and(FileSystem::knows_holes) {
+        return false;
+    }
+    // All calls of this program say where they read, so that the offset of the file is nobody's.
+    match rustix::fs::seek(file, SeekFrom::Data(offset)) {
+        Ok(data) => data >= end,
+        Err(errno) => errno == Errno::NXIO,
+    }
+}
+
 /// Writes bytes at an offset of a file, long stretches of zeros as holes. The file is afterwards as long as after a plain write.
 pub(crate) fn write(file: &File, bytes: &[u8], offset: u64) -> io::Result<()> {
     let mut at = 0;
@@ -71,7 +97,7 @@ fn zeros(bytes: &[u8], offset: u64) -> Vec<Range<usize>> {
     let mut at = first.min(bytes.len());
     for block in bytes[at..].chunks_exact(BLOCK_LEN as usize) {
         let end = at + block.len();
-        if is_zero(block) {
+        if are_zeros(block) {
             match found.last_mut() {
                 Some(last) if last.end == at => last.end = end,
                 _ => found.push(at..end),
@@ -81,12 +107,6 @@ fn zeros(bytes: &[u8], offset: u64) -> Vec<Range<usize>> {
     }
     found.retain(|zeros| zeros.len() as u64 >= HOLE_LEN_MIN);
     found
-}
-
-fn is_zero(block: &[u8]) -> bool {
-    // Most blocks are decided by their first bytes.
-    let (head, rest) = block.split_at(block.len().min(16));
-    head.iter().all(|byte| *byte == 0) && rest.iter().fold(0, |all, byte| all | byte) == 0
 }
 
 #[cfg(test)]
@@ -116,6 +136,28 @@ mod tests {
             [0..HOLE + BLOCK, HOLE + 2 * BLOCK..3 * HOLE - BLOCK]
         );
         assert!(zeros(&bytes[..10], 5).is_empty());
+    }
+
+    /// Only what is a hole as a whole is one; not beyond the end of the file, and not in a file without holes.
+    #[test]
+    fn holes_are_found() {
+        let file = tempfile::tempfile().unwrap();
+        let (from, to) = (8 * HOLE as u64, 9 * HOLE as u64);
+        file.write_all_at(&[7; HOLE], from).unwrap();
+        file.set_len(16 * HOLE as u64).unwrap();
+        assert!(is_one(&file, 0, from));
+        assert!(is_one(&file, to, 7 * HOLE as u64));
+        assert!(!is_one(&file, 0, from + 1));
+        assert!(!is_one(&file, from, 1));
+        assert!(!is_one(&file, to - 1, 2));
+        assert!(!is_one(&file, to, 7 * HOLE as u64 + 1));
+        assert!(!is_one(&file, u64::MAX, 1));
+        // Written to, and not on the disk yet.
+        file.write_all_at(&[0; HOLE], 0).unwrap();
+        assert!(!is_one(&file, 0, HOLE as u64));
+        let full = tempfile::tempfile().unwrap();
+        full.write_all_at(&[0; HOLE], 0).unwrap();
+        assert!(!is_one(&full, 0, HOLE as u64));
     }
 
     /// A file reads as after plain writes, whatever was there before, is as long, and has no blocks for long stretches of zeros.

@@ -15,8 +15,8 @@ use crate::error::{Operation, StoreError};
 use crate::file_systems::FileSystem;
 use crate::manifest::{EntryKind, Scan};
 use crate::open_files::{ADVISED_MIN, OpenFiles};
-use crate::sys;
 use crate::version::{Change, Version};
+use crate::{holes, sys};
 
 /// Something that holds bytes of the data space and is read by many threads at once.
 pub trait Source: Send + Sync {
@@ -42,6 +42,11 @@ pub trait Source: Send + Sync {
 
     /// Whether bytes have to be read from files: then [`extent`](Self::extent) gives none in memory, and nothing is mapped.
     fn is_of_files(&self) -> bool {
+        false
+    }
+
+    /// Whether these bytes, at least one, are known to be zero without being read. `false` is always a right answer.
+    fn is_hole(&self, _range: Range) -> bool {
         false
     }
 
@@ -575,6 +580,20 @@ pub(crate) fn locate(layout: &Layout, offset: u64, len: u64) -> Result<Piece, St
 impl Source for FileSource {
     fn is_of_files(&self) -> bool {
         true
+    }
+
+    fn is_hole(&self, range: Range) -> bool {
+        let piece = self.layout.locate(range.start);
+        let piece = piece.filter(|piece| piece.range.end >= range.end);
+        // Small files are not kept open, and looking would cost more than reading them.
+        let is_small = |piece: &Piece| piece.range.len() <= ADVISED_MIN && self.is_whole(piece);
+        let Some(piece) = piece.filter(|piece| !is_small(piece)) else {
+            return false;
+        };
+        self.file(piece.object).is_ok_and(|file| {
+            holes::is_one(&file, piece.object_offset, range.len())
+                && self.check_unchanged(&file, piece.object).is_ok()
+        })
     }
 
     fn is_small_file(&self, range: Range) -> bool {

@@ -56,8 +56,12 @@ impl Fetch {
         landing: &mut SinkLanding,
         received: Received,
     ) -> Result<Option<Received>, LaneError> {
-        let (grant, digest) = match received {
-            Received::Unit { grant, digest } => (grant, digest),
+        let (grant, digest, zeros) = match received {
+            Received::Unit {
+                grant,
+                digest,
+                zeros,
+            } => (grant, digest, zeros),
             Received::Held(ranges) => {
                 let unit_at = self.units();
                 let mut state = self.state.lock();
@@ -91,7 +95,11 @@ impl Fetch {
             range: grant.range,
             source,
         })?;
-        Ok(Some(Received::Unit { grant, digest }))
+        Ok(Some(Received::Unit {
+            grant,
+            digest,
+            zeros,
+        }))
     }
 }
 

@@ -232,7 +232,12 @@ impl Fetch {
         let now = self.member.now();
         let node = &mut state.node;
         match received {
-            Received::Unit { grant, digest } => {
+            Received::Unit {
+                grant,
+                digest,
+                zeros,
+            } => {
+                node.handle_zeros(zeros);
                 let arrival = node.handle_unit(id, grant.id, digest, now);
                 if node.streams().of_datagrams() {
                     state.lane(id.lane).datagrams = open.before.and(&open.half.observe());

@@ -88,11 +88,14 @@ fn there(report: &Report) -> String {
     let resumed = (resumed > 0).then(|| format!("{} from an earlier run", format_bytes(resumed)));
     let taken = report.landing.taken_bytes;
     let taken = (taken > 0).then(|| format!("{} from the files replaced", format_bytes(taken)));
+    let zeros = report.zero_bytes;
+    let zeros = (zeros > 0).then(|| format!("{} of zeros not sent", format_bytes(zeros)));
     let there = [
         unchanged(report),
         kept(report),
         resumed,
         taken,
+        zeros,
         waited(report),
     ];
     let there = there.into_iter().flatten();
@@ -286,11 +289,12 @@ fn incomplete(report: &Report) -> String {
     let left_out = report.left_out.len() as u64 + report.left_out_more;
     if report.outcome == Outcome::Partial && report.missing.is_empty() && left_out > 0 {
         return format!(
-            "{size}{}, {}, {}; {} left out{}",
+            "{size}{}, {}, {}; {} left out{}{}",
             sources(report),
             format_seconds(report.seconds),
             rate(report.bits_per_second),
             files_or_folders(left_out),
+            there(report),
             label(report)
         );
     }
@@ -430,6 +434,15 @@ mod tests {
             headline(&report),
             "FAILED: 2 of 3 copies complete (h3, h5); h4: its agent was lost; 4.1 kB of 8.19 kB in 2 files, 2 s"
         );
+    }
+
+    /// What did not have to be sent is said beside the rate that it explains.
+    #[test]
+    fn zeros_are_said() {
+        let mut report = report();
+        report.outcome = Outcome::Done;
+        report.zero_bytes = 4_000_000;
+        assert!(headline(&report).contains("; 4 MB of zeros not sent"));
     }
 
     /// Times of waiting are summed up, each node is named once.

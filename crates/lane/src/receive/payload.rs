@@ -322,7 +322,7 @@ fn damage(header: &FrameHeader) -> String {
     )
 }
 
-fn compare_hash(unit: &mut Unit, theirs: &[u8]) {
+pub(super) fn compare_hash(unit: &mut Unit, theirs: &[u8]) {
     if let (Some(hasher), false) = (&mut unit.hasher, theirs.is_empty())
         && hasher.get() != theirs
     {

@@ -492,7 +492,11 @@ impl Receiver {
                         source,
                     })?;
             }
-            self.done.push_back(Received::Unit { grant, digest });
+            self.done.push_back(Received::Unit {
+                grant,
+                digest,
+                zeros: 0,
+            });
         }
         if self.spare.len() < SPARE_MAX {
             self.spare.push(unit.bytes);

@@ -317,6 +317,57 @@ impl Provider for Announced {
     }
 }
 
+/// Contents with a hole, of which nothing may be read, and with zeros that are read as other bytes are.
+#[derive(Default)]
+pub struct Sparse {
+    /// What was not sent.
+    pub skipped: Arc<Mutex<Vec<Range>>>,
+}
+
+impl Sparse {
+    pub const HOLE: Range = Range {
+        start: 1 << 20,
+        end: 3 << 20,
+    };
+    pub const ZEROS: Range = Range {
+        start: 5 << 20,
+        end: (5 << 20) + (200 << 10),
+    };
+
+    pub fn contents(range: Range) -> Vec<u8> {
+        let mut bytes = contents(range);
+        for (byte, at) in bytes.iter_mut().zip(range.start..) {
+            if Self::HOLE.contains(at) || Self::ZEROS.contains(at) {
+                *byte = 0;
+            }
+        }
+        bytes
+    }
+}
+
+impl Provider for Sparse {
+    fn extent(&self, space: u16, range: Range) -> Result<Extent<'_>, Absent> {
+        let _ = (space, range);
+        // It is to be read.
+        Ok(Extent::Memory(&[]))
+    }
+
+    fn is_hole(&self, _space: u16, range: Range) -> bool {
+        Self::HOLE.start <= range.start && range.end <= Self::HOLE.end
+    }
+
+    fn read(&self, _space: u16, offset: u64, out: &mut [u8]) -> Result<(), Absent> {
+        let range = Range::new(offset, offset + out.len() as u64);
+        assert!(!self.is_hole(0, range), "a hole is read: {range:?}");
+        out.copy_from_slice(&Self::contents(range));
+        Ok(())
+    }
+
+    fn skipped(&self, _space: u16, range: Range) {
+        self.skipped.lock().unwrap().push(range);
+    }
+}
+
 /// Generated contents of which the hash of one unit is said without reading it.
 pub struct Known {
     pub contents: Generated,

@@ -41,6 +41,7 @@ fn units_of_all_sizes_arrive() {
                 let digest = hash.then(|| *blake3::hash(&wanted).as_bytes());
                 let received = receive(&mut *receiver, &mut landing);
                 let unit = Received::Unit {
+                    zeros: 0,
                     grant: *expected,
                     digest,
                 };

@@ -65,7 +65,8 @@ fn units_of_all_sizes_arrive() {
                             .collect();
                         receiver.grant(&grants).unwrap();
                         for expected in &grants {
-                            let Received::Unit { grant, digest } = receive(receiver, &mut landing)
+                            let Received::Unit { grant, digest, .. } =
+                                receive(receiver, &mut landing)
                             else {
                                 panic!("{what}: no unit")
                             };
@@ -79,6 +80,73 @@ fn units_of_all_sizes_arrive() {
                         assert_eq!(receiver.observe().units, ranges.len() as u64);
                     });
                 }
+            }
+        }
+    }
+}
+
+/// Holes, which are not read, and zeros among other bytes are not sent; they arrive, with the hash of the whole unit, in whatever pieces.
+#[test]
+fn zeros_are_not_sent() {
+    const KIB: u64 = 1 << 10;
+    // The hole of the provider, zeros that it reads, both with other bytes around them, a few zeros.
+    let ranges = [
+        (
+            ends::Sparse::HOLE.start,
+            ends::Sparse::HOLE.start + (1 << 20),
+        ),
+        (ends::Sparse::HOLE.end - 300 * KIB, ends::Sparse::HOLE.end),
+        (ends::Sparse::ZEROS.start, ends::Sparse::ZEROS.end),
+        (ends::Sparse::ZEROS.start - 5, ends::Sparse::ZEROS.start + 9),
+        (
+            ends::Sparse::HOLE.start - 100 * KIB,
+            ends::Sparse::HOLE.start + 500 * KIB,
+        ),
+    ];
+    for &kind in ends::streams() {
+        for (name, protect) in protections() {
+            for (hash, buffered, fragment) in [
+                (false, false, 1 << 20),
+                (true, false, 1 << 20),
+                (true, true, 1 << 20),
+                (true, false, 64 << 10),
+            ] {
+                let what = format!("{kind:?} {name} {hash} {buffered} {fragment}");
+                let (mut receiver, mut sender) = pair(kind, &protect);
+                receiver.set_fragment_max(fragment);
+                sender.set_fragment_max(fragment);
+                let sparse = ends::Sparse::default();
+                let skipped = sparse.skipped.clone();
+                let seen = served(sparse, receiver, sender, |receiver| {
+                    let mut landing = Memory::new(buffered);
+                    for ((start, end), id) in ranges.into_iter().zip(1..) {
+                        receiver.grant(&[grant(id, start, end, hash)]).unwrap();
+                        let received = receive(receiver, &mut landing);
+                        let Received::Unit {
+                            grant,
+                            digest,
+                            zeros,
+                        } = received
+                        else {
+                            panic!("{what}: {received:?}")
+                        };
+                        let wanted = ends::Sparse::contents(grant.range);
+                        assert!(landing.read(grant.range) == wanted, "{what}: {grant:?}");
+                        let wanted_hash = hash.then(|| *blake3::hash(&wanted).as_bytes());
+                        assert_eq!(digest, wanted_hash, "{what}: {grant:?}");
+                        if id <= 3 {
+                            assert_eq!(zeros, end - start, "{what}: {grant:?}");
+                        }
+                        if id == 4 {
+                            assert_eq!(zeros, 0, "{what}: {grant:?}");
+                        }
+                    }
+                });
+                let skipped = skipped.lock().unwrap();
+                let all: u64 = skipped.iter().map(|range| range.len()).sum();
+                let asked: u64 = ranges.iter().map(|(start, end)| end - start).sum();
+                assert_eq!(seen.payload, asked - all, "{what}");
+                assert!(seen.bytes_out < asked - all + 10_000, "{what}: {seen:?}");
             }
         }
     }
@@ -112,7 +180,7 @@ fn hashes_come_without_bytes() {
                             assert!(expected.digest, "{kind:?} {name}");
                             assert_eq!((grant, digest), (*expected, wanted));
                         }
-                        Received::Unit { grant, digest } => {
+                        Received::Unit { grant, digest, .. } => {
                             assert_eq!((grant, digest), (*expected, Some(wanted)));
                         }
                         other => panic!("{kind:?} {name}: {other:?}"),
@@ -153,7 +221,7 @@ fn known_hashes_are_not_computed() {
                 Received::Digest { grant, digest } => {
                     assert_eq!((grant, digest), (*expected, wanted), "{what}");
                 }
-                Received::Unit { grant, digest } => {
+                Received::Unit { grant, digest, .. } => {
                     assert_eq!((grant, digest), (*expected, Some(wanted)), "{what}");
                 }
                 received => panic!("{what}: {received:?}"),

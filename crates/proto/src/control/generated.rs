@@ -3,7 +3,7 @@
 pub struct ToAgent {
     #[prost(
         oneof = "to_agent::Body",
-        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 20, 50, 60, 61, 62, 70"
+        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 20, 30, 50, 60, 61, 62, 70"
     )]
     pub body: ::core::option::Option<to_agent::Body>,
 }
@@ -43,6 +43,8 @@ pub mod to_agent {
         Examine(super::Examine),
         #[prost(message, tag = "20")]
         Route(super::Route),
+        #[prost(message, tag = "30")]
+        Permit(super::Permit),
         #[prost(message, tag = "50")]
         Expand(super::Expand),
         #[prost(message, tag = "60")]
@@ -658,6 +660,20 @@ pub struct Plan {
     /// with delete: folders that other nodes send
     #[prost(message, repeated, tag = "61")]
     pub elsewhere: ::prost::alloc::vec::Vec<Elsewhere>,
+    /// of a node that writes what others write, too
+    #[prost(message, optional, tag = "70")]
+    pub permit: ::core::option::Option<Permit>,
+}
+/// So long at least the master counts the node among those that write a shared copy. Repeated every few seconds; after that time others may
+/// write its part, and the node changes nothing.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Permit {
+    /// when it was sent, nanoseconds of the master's clock
+    #[prost(uint64, tag = "1")]
+    pub at: u64,
+    /// nanoseconds from then on
+    #[prost(uint64, tag = "2")]
+    pub left: u64,
 }
 /// A folder that another node sends. A removal leaves a folder with this number that did not change two minutes or more before it: it may be that one;
 /// and what is extra in folders of the copy with this number, where both changed within two minutes or one of them has just changed.
@@ -1242,6 +1258,9 @@ pub struct Done {
     /// time in which earlier transfers to its destinations were waited for
     #[prost(uint64, tag = "50")]
     pub awaited_ends: u64,
+    /// received bytes that were zeros, which are not sent
+    #[prost(uint64, tag = "60")]
+    pub zeros: u64,
 }
 /// Some written bytes, by which another node sees that it shares the file.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

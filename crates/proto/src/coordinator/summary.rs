@@ -67,7 +67,7 @@ impl Coordinator {
         for node in &self.nodes {
             for (&sender, &bytes) in &node.sent_by_pair {
                 if let Some(total) = sent.get_mut(sender as usize) {
-                    *total += bytes;
+                    *total = total.saturating_add(bytes);
                 }
             }
             for run in &node.runs {
@@ -124,6 +124,18 @@ impl Coordinator {
         self.nodes.iter().any(has)
     }
 
+    /// Bytes that arrived as zeros, which are not sent.
+    pub fn zero_bytes(&self) -> u64 {
+        let done = self.nodes.iter().filter_map(|node| node.done.as_deref());
+        let zeros = done.fold(0, |sum: u64, done| sum.saturating_add(done.zeros));
+        zeros.min(self.delivered_bytes())
+    }
+
+    /// Whether what arrived was sent, but for a hundredth: else its times say nothing of nodes and paths.
+    pub fn is_sent(&self) -> bool {
+        self.zero_bytes() <= self.delivered_bytes() / 100
+    }
+
     /// Bytes that have to cross, each destination counted.
     pub fn wanted_bytes(&self) -> u64 {
         let mut shared = std::collections::BTreeMap::new();
@@ -167,15 +179,16 @@ impl Coordinator {
                 Some(name) => {
                     // A node whose share went to others keeps no runs.
                     let counts = !node.runs.is_empty();
-                    *shared.entry(name).or_insert(0u64) += if counts { bytes(node) } else { 0 };
+                    let sum = shared.entry(name).or_insert(0u64);
+                    *sum = sum.saturating_add(if counts { bytes(node) } else { 0 });
                 }
-                None => total += bytes(node),
+                None => total = u64::saturating_add(total, bytes(node)),
             }
         }
         let capped = shared
             .into_iter()
             .map(|(name, bytes)| bytes.min(self.destination_wants(name).len_bytes()));
-        total + capped.sum::<u64>()
+        capped.fold(total, u64::saturating_add)
     }
 
     /// Bytes per second of all receivers together: a mean over about a second; never above the limit.

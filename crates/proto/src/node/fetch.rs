@@ -136,6 +136,8 @@ pub struct Receiving {
     replicas: Replicas,
     relays: relay::Relays,
     corrupt: u64,
+    // Bytes that were zeros and were not sent.
+    zeros: u64,
     // Time that each sender was at work, as told to the master.
     busy: BTreeMap<u32, Nanos>,
     finished: bool,
@@ -176,6 +178,7 @@ impl Receiving {
             replicas: Replicas::default(),
             relays: relay::Relays::default(),
             corrupt: 0,
+            zeros: 0,
             busy: BTreeMap::new(),
             finished: false,
             now,
@@ -210,6 +213,17 @@ impl Receiving {
     /// So many more bytes arrived on the lane: its speed shows before a unit is whole.
     pub fn handle_bytes(&mut self, lane: LaneId, bytes: u64) {
         self.pairs[lane].come += bytes;
+    }
+
+    /// So many bytes of the unit that is received next were zeros that were not sent: the limit is for those that are.
+    pub fn handle_zeros(&mut self, bytes: u64) {
+        self.pace.refund(bytes);
+        self.zeros = self.zeros.saturating_add(bytes);
+    }
+
+    /// Zeros that were not sent.
+    pub fn zeros(&self) -> u64 {
+        self.zeros
     }
 
     /// A unit was received whole and checked. Returns whether it was the first copy.

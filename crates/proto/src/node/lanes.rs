@@ -481,6 +481,11 @@ impl Node {
         }
     }
 
+    /// As [`Receiving::handle_zeros`](super::fetch::Receiving::handle_zeros).
+    pub fn handle_zeros(&mut self, bytes: u64) {
+        self.fetch.handle_zeros(bytes);
+    }
+
     /// A unit was received whole and was checked.
     pub fn handle_unit(
         &mut self,

@@ -2,7 +2,7 @@
 
 use ropewalk_model::{Instant, Range};
 
-use super::Node;
+use super::{Node, Permit};
 use crate::control::{self, from_agent, to_agent};
 
 impl Node {
@@ -22,6 +22,10 @@ impl Node {
             to_agent::Body::Streams(streams) => {
                 self.set_streams(control::given(streams.count), now);
             }
+            to_agent::Body::Permit(said) => match &mut self.permit {
+                Some(permit) => permit.extend(said, now),
+                none => *none = Some(Permit::new(said, now)),
+            },
             to_agent::Body::Release(release) => {
                 let released = self.fetch.release(release.bytes, unit_at);
                 let ranges = control::stretches(&released);

@@ -520,6 +520,30 @@ fn a_copy_that_rots_is_not_complete() {
     assert!(bench.node.late_failure().is_some());
 }
 
+/// A node whose plan has a permit changes nothing shared after it, until a message extends it; one whose plan has none needs none.
+#[test]
+fn permits_end_and_are_extended() {
+    let permit = |at: Instant| control::Permit {
+        at: at.0,
+        left: PERMIT_TIME.0,
+    };
+    let after = START + PERMIT_TIME + SECOND;
+    for is_shared in [true, false] {
+        let plan = Plan {
+            permit: is_shared.then(|| permit(START)),
+            ..plan()
+        };
+        let fetch = Receiving::new(1 << 30, 1, START);
+        let mut node = Node::new(fetch, Streams::new(&Wish::default()), &plan, DUTIES, START);
+        assert!(node.may_change_shared(START + SECOND));
+        assert_eq!(node.may_change_shared(after), !is_shared);
+        let message = to_agent::Body::Permit(permit(after));
+        node.handle_message(&message, after, &unit_at);
+        assert!(node.may_change_shared(after));
+        assert!(!node.may_change_shared(after + PERMIT_TIME + SECOND));
+    }
+}
+
 /// A limit that changes, or is removed, while the sinks are made is not replaced by that of the plan, which is older.
 #[test]
 fn the_latest_limit_counts() {

@@ -298,6 +298,24 @@ fn refused_units_take_nothing_from_the_limit() {
     assert_eq!(refused, units);
 }
 
+/// Nor do zeros, which peers do not send.
+#[test]
+fn zeros_take_nothing_from_the_limit() {
+    let mut receiving = Receiving::new(4 << 20, 1, START);
+    let units = 1000;
+    let plan = plan(&[0], vec![run(0, units * CHUNK_LEN, 0, &[])]);
+    receiving.set_limit(Some(ByteRate(CHUNK_LEN)), START);
+    receiving.handle_plan(&plan, START, &unit_at);
+    while let Take::Units(granted) = receiving.take(LaneId(0), 0, START, &unit_at) {
+        for unit in granted {
+            receiving.handle_zeros(unit.range.len());
+            receiving.handle_unit(LaneId(0), unit.range, None, START);
+        }
+    }
+    assert!(receiving.is_finished());
+    assert_eq!(receiving.zeros(), units * CHUNK_LEN);
+}
+
 /// Who could not serve one unit is named where that unit is asked for, and not where others are.
 #[test]
 fn one_unreadable_unit_does_not_cost_the_peer_later() {
