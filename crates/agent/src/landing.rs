@@ -352,6 +352,9 @@ impl SinkSet {
 
 /// Knows of all writes to a sink, since two streams may write the same bytes.
 pub(crate) trait Gate: Send + Sync {
+    /// Waits until this node may change what other nodes write, too; false when it has ended.
+    fn await_permit(&self) -> bool;
+
     /// A stream is about to write; false when it must not.
     fn begin_write(&self, writer: Writer, range: Range) -> bool;
 
@@ -409,6 +412,10 @@ impl Landing for SinkLanding {
             end: offset + bytes.len() as u64,
         };
         let write = || {
+            // It was stopped, or cut off, and others may write its part by now.
+            if self.sinks.is_shared() && !self.gate.await_permit() {
+                return Err(StoreError::Ended);
+            }
             // A late copy of what is safe already: the file may have its final name by now.
             if !self.gate.begin_write(self.writer, range) {
                 return Ok(());
@@ -507,6 +514,10 @@ pub(crate) mod tests {
     struct Open;
 
     impl Gate for Open {
+        fn await_permit(&self) -> bool {
+            true
+        }
+
         fn begin_write(&self, _writer: Writer, _range: Range) -> bool {
             true
         }
@@ -547,6 +558,52 @@ pub(crate) mod tests {
         Range {
             start: 0,
             end: LEN as u64,
+        }
+    }
+
+    /// Lets nothing pass that others write, too: the master has not been heard of.
+    struct Cut;
+
+    impl Gate for Cut {
+        fn await_permit(&self) -> bool {
+            false
+        }
+
+        fn begin_write(&self, _writer: Writer, _range: Range) -> bool {
+            true
+        }
+
+        fn end_write(&self, _writer: Writer, _range: Range) {}
+
+        fn await_space(
+            &self,
+            _writer: Writer,
+            _range: Range,
+            _waited: &mut Option<Waiting>,
+        ) -> bool {
+            false
+        }
+    }
+
+    /// What others write, too, is not written without a permit, and does not count as written; what is this node's own is.
+    #[test]
+    fn shared_files_need_a_permit() {
+        for shared in [true, false] {
+            let sink = Scarce::new(1);
+            let placed = PlacedSink {
+                ranges: RangeSet::from(all()),
+                sink: sink.clone(),
+                shared,
+                name: "copy".into(),
+            };
+            let sinks = SinkSet::new(vec![placed], Layout::single(all()), CHUNK_LEN, false);
+            let writer = Writer {
+                lane: LaneId(0),
+                stream: 0,
+            };
+            let mut landing = SinkLanding::new(Arc::new(Cut), Arc::new(sinks), writer);
+            let written = landing.write(SPACE_DATA, 0, &BYTES);
+            assert_eq!((written.is_err(), sink.left()), (shared, u32::from(shared)));
         }
     }
 

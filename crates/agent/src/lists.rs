@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ropewalk_lane::{Grant, Received};
+use ropewalk_lane::{Grant, LaneError, ReceiveHalf, Received};
 use ropewalk_model::Range;
 use ropewalk_proto::control;
 use ropewalk_proto::wire::CHUNK_LEN;
@@ -20,7 +20,7 @@ use crate::streams::MANIFEST_STREAM;
 /// Largest manifest that is fetched (about ten million files); it is held in memory.
 const MANIFEST_MAX: u64 = 1 << 30;
 
-/// A holder that sends no part of a manifest for this long is passed over.
+/// A holder that sends no byte of a manifest for this long is passed over.
 const MANIFEST_SILENCE: Duration = Duration::from_secs(15);
 
 /// Refuses a list that is not what its holder announced, or has more than it was asked for: a source cannot shift where the bytes of other
@@ -133,10 +133,7 @@ impl Lists<'_> {
                     digest: false,
                 };
                 half.grant(&[grant]).map_err(|e| e.to_string())?;
-                match half
-                    .receive(&mut landing, Instant::now() + MANIFEST_SILENCE)
-                    .map_err(|e| e.to_string())?
-                {
+                match receive(half.as_mut(), &mut landing).map_err(|e| e.to_string())? {
                     Received::Unit { .. } => start = end,
                     Received::Corrupt { reason, .. } | Received::Missing { reason, .. } => {
                         return Err(reason);
@@ -158,6 +155,17 @@ impl Lists<'_> {
             return Err("the list of files does not match its hash".into());
         }
         Manifest::decode(&landing.bytes).map_err(|e| e.to_string())
+    }
+}
+
+/// What is received next; [`Received::Idle`] where nothing is, not a byte, for so long: uplinks may be slow, and shared by many.
+fn receive(half: &mut dyn ReceiveHalf, landing: &mut BufferLanding) -> Result<Received, LaneError> {
+    loop {
+        let before = half.observe().bytes_in;
+        let received = half.receive(landing, Instant::now() + MANIFEST_SILENCE)?;
+        if received != Received::Idle || half.observe().bytes_in == before {
+            return Ok(received);
+        }
     }
 }
 

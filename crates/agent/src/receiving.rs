@@ -140,6 +140,10 @@ pub(crate) struct Fetch {
     names_whole_files: bool,
 }
 
+/// Why a node does not make or end what others write, too.
+const NO_PERMIT: &str =
+    "its master was not heard of for a while: another node may have ended the shared copy";
+
 impl Fetch {
     pub fn new(member: Arc<Member>, plan: &control::Plan) -> Arc<Self> {
         let options = member.options;
@@ -248,6 +252,12 @@ impl Fetch {
             // Until all is made, or removed.
             let making = Making(&fetch);
             let there = looked.there.all();
+            // It may have been stopped since it was sent the plan.
+            let is_shared = sinks.iter().any(|sink| !sink.shared_paths().is_empty());
+            if is_shared && !fetch.gets_permit() {
+                drop(making);
+                return fetch.fail(NO_PERMIT.into());
+            }
             match fetch.prepare(&plan, sinks, looked) {
                 Ok(sinks) => {
                     let sinks = Arc::new(sinks);
@@ -566,8 +576,23 @@ impl Fetch {
         }
     }
 
+    /// Whether this node may change what other nodes write, too; waits for a while, as it may have been stopped until now.
+    pub(super) fn gets_permit(&self) -> bool {
+        let most = Instant::now() + Duration::from(coordinator::SILENCE_TIME_MAX);
+        let mut state = self.state.lock();
+        while !state.node.may_change_shared(self.member.now()) {
+            if self.stopped() || self.changed.wait_until(&mut state, most).timed_out() {
+                return false;
+            }
+        }
+        true
+    }
+
     /// Renames what was written. In words when it fails.
     pub fn commit(&self) -> Result<(), String> {
+        if !self.gets_permit() {
+            return Err(NO_PERMIT.to_owned());
+        }
         let renamed = self.sinks().map_or(Ok(()), |sinks| sinks.commit());
         let renamed = renamed.map_err(|error| match error {
             // The sink is as it was written: the other files can have their names.
@@ -615,6 +640,19 @@ impl Fetch {
 }
 
 impl Gate for Fetch {
+    fn await_permit(&self) -> bool {
+        let mut state = self.state.lock();
+        loop {
+            if self.stopped() {
+                return false;
+            }
+            if state.node.may_change_shared(self.member.now()) {
+                return true;
+            }
+            self.changed.wait_for(&mut state, LOOK_EVERY);
+        }
+    }
+
     fn begin_write(&self, writer: Writer, range: Range) -> bool {
         let mut state = self.state.lock();
         state.node.fetch_mut().begin_write(writer, range)

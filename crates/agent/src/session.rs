@@ -122,6 +122,8 @@ pub(crate) async fn converse<S>(
         ended: false,
     };
     let mut beat = every(HEARTBEAT);
+    // The master says nothing more.
+    let mut is_silent = false;
     let mut shutdown = shared.shutdown.clone();
     loop {
         let message = tokio::select! {
@@ -139,9 +141,14 @@ pub(crate) async fn converse<S>(
                 session.ended = true;
                 continue;
             }
-            message = inbox.recv(), if session.finishing.is_none() => {
-                let Some(message) = message else { break };
-                session.handle(message, &mut beat).await;
+            message = inbox.recv(), if session.finishing.is_none() || !is_silent => {
+                let is_ending = session.finishing.is_some();
+                match message {
+                    Some(message) if is_ending => session.handle_at_the_end(&message),
+                    Some(message) => session.handle(message, &mut beat).await,
+                    None if is_ending => is_silent = true,
+                    None => break,
+                }
                 continue;
             }
             _ = beat.tick() => session.status(),
@@ -344,7 +351,11 @@ impl Session {
                 }
                 self.pass_on(&to_agent::Body::Revision(revision));
             }
-            Some(body @ (to_agent::Body::Limit(_) | to_agent::Body::Streams(_))) => {
+            Some(
+                body @ (to_agent::Body::Limit(_)
+                | to_agent::Body::Streams(_)
+                | to_agent::Body::Permit(_)),
+            ) => {
                 self.pass_on(&body);
             }
             Some(to_agent::Body::Probe(probe)) => {
@@ -392,6 +403,15 @@ impl Session {
             }
             Some(to_agent::Body::ForwardOpen(open)) => self.open_forward(open).await,
             None => self.refuse("the message has no body that this version knows; install the same Ropewalk on all hosts"),
+        }
+    }
+
+    /// While a transfer ends only that matters which its end waits for.
+    fn handle_at_the_end(&self, message: &ToAgent) {
+        if let Some(body @ to_agent::Body::Permit(_)) = &message.body
+            && let Some((transfer, _)) = &self.finishing
+        {
+            transfer.handle(body);
         }
     }
 

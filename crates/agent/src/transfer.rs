@@ -531,7 +531,8 @@ impl Transfer {
         let failed = failed.or_else(|| Some(&finished.error).filter(|e| !e.is_empty()).cloned());
         let outcome = match (failed, discard) {
             (Some(reason), _) => format!("failed, {reason}"),
-            (None, true) => "what it wrote is discarded".into(),
+            (None, true) if fetch.is_none() => "it wrote nothing".into(),
+            (None, true) => "incomplete; what a later copy cannot go on with is removed".into(),
             (None, false) => "done".into(),
         };
         self.end(discard, true, &outcome);

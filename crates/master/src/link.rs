@@ -1,6 +1,6 @@
 //! The authenticated connection to one agent.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,6 +15,7 @@ use ropewalk_proto::report::ControlReport;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf};
 use tokio::net::{TcpSocket, TcpStream};
+use tokio::task::JoinSet;
 
 use crate::MasterError;
 use crate::wire::{Counted, Meter};
@@ -25,8 +26,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// The handshake takes at most this.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A host that acknowledges nothing for this long is gone. Agents say nothing for minutes while they open large trees or
-/// give their files names; their hosts answer all the same.
+/// A host that acknowledges nothing for this long is gone. Agents that have nothing to say yet, before they are asked to open anything,
+/// are silent; their hosts answer all the same.
 const HOST_SILENCE_MAX: Duration = Duration::from_secs(30);
 
 /// A connection that is quiet for this long is probed ...
@@ -138,32 +139,50 @@ impl Link {
                 address,
             }),
             Err(_) => Err(unreachable(format!(
-                "something listens there but does not finish a handshake within {} s",
+                "something listens there but does not finish a handshake within {} s; check the port, and whether its agent is stopped",
                 HANDSHAKE_TIMEOUT.as_secs()
             ))),
         }
     }
 }
 
-/// Connects to the first address that answers. The acknowledgement that completes a connection leaves with the first data.
+/// How long an address has to answer before the next one of the host is tried beside it (RFC 8305).
+const NEXT_AFTER: Duration = Duration::from_millis(250);
+
+/// Connects to an address of the host that answers: a name may have some that do not. The acknowledgement that completes a connection leaves with the first data.
 pub(crate) async fn open(host: &str, port: u16) -> std::io::Result<TcpStream> {
     let mut failed = std::io::Error::new(
         std::io::ErrorKind::InvalidInput,
         "the host's name has no address",
     );
+    let mut dials = JoinSet::new();
     for address in tokio::net::lookup_host((host, port)).await? {
-        let socket = match address.is_ipv4() {
-            true => TcpSocket::new_v4()?,
-            false => TcpSocket::new_v6()?,
-        };
-        acknowledge_late(&socket);
-        limit_retransmit_pause(&socket, RETRANSMIT_PAUSE_MAX);
-        match socket.connect(address).await {
-            Ok(stream) => return Ok(stream),
-            Err(error) => failed = error,
+        dials.spawn(dial(address));
+        if let Ok(Some(Ok(dialled))) = tokio::time::timeout(NEXT_AFTER, dials.join_next()).await {
+            match dialled {
+                Ok(stream) => return Ok(stream),
+                Err(error) => failed = error,
+            }
+        }
+    }
+    while let Some(dialled) = dials.join_next().await {
+        match dialled {
+            Ok(Ok(stream)) => return Ok(stream),
+            Ok(Err(error)) => failed = error,
+            Err(_) => {}
         }
     }
     Err(failed)
+}
+
+async fn dial(address: SocketAddr) -> std::io::Result<TcpStream> {
+    let socket = match address.is_ipv4() {
+        true => TcpSocket::new_v4()?,
+        false => TcpSocket::new_v6()?,
+    };
+    acknowledge_late(&socket);
+    limit_retransmit_pause(&socket, RETRANSMIT_PAUSE_MAX);
+    socket.connect(address).await
 }
 
 /// Most messages are answered at once, and the answer acknowledges them.

@@ -71,8 +71,8 @@ pub use source::{
 };
 pub use staging::{make_folder, remove_empty_folder, remove_temporary, temporary_paths};
 pub use tree_sink::{
-    Act, Adopt, Check, Comparing, Contents, Dest, Hashes, KEPT_MIN, KEPT_MIN_FAILED, Part, Preview,
-    Previewed, Standing, Stays, TreeSink, Wish,
+    Act, Adopt, Check, Comparing, Contents, Dest, Hashes, KEPT_MIN, KEPT_MIN_FAILED, Part, Permit,
+    Preview, Previewed, Standing, Stays, TreeSink, Wish,
 };
 pub use version::{Change, Version};
 pub use wildcard::{MATCHES_MAX, expand, is_pattern, may_match};

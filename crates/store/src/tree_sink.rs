@@ -73,6 +73,7 @@ mod unchanged;
 use adopt::Leftover;
 pub use contents::{Contents, Hashes};
 pub use differences::Comparing;
+pub use extra::Permit;
 use objects::Objects;
 pub use parts::Part;
 use parts::{Entries, merge};
@@ -161,6 +162,7 @@ struct Tree {
     was_told: bool,
     /// What DEST has and the tree has not is removed at the end, but for what this excludes.
     removes: OnceLock<Filter>,
+    permit: OnceLock<Permit>,
     /// What is of another kind than an entry of its name may be in DEST, but for what this excludes: the commit removes it.
     mirrors: Option<Filter>,
     /// What the commit has removed for entries of another kind.
@@ -472,6 +474,7 @@ impl Tree {
             compared: HashMap::new(),
             was_told: false,
             removes: OnceLock::new(),
+            permit: OnceLock::new(),
             mirrors: dest.mirrors.cloned(),
             made_way: Mutex::default(),
             across: Mutex::default(),

@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ropewalk_model::Range;
-use ropewalk_store::{Adopt, Filter, Removed, Sink as _, Source as _, StoreError, TreeSink};
+use ropewalk_store::{
+    Adopt, Filter, Permit, Removed, Sink as _, Source as _, StoreError, TreeSink,
+};
 
 mod support;
 use support::mirror::{clone, contents, filter, mirror, rsync, scan};
@@ -478,4 +480,34 @@ fn the_next_copy_waits_until_all_is_removed() {
     assert!(seen > 0, "the removal was too fast to be seen");
     assert_eq!(names(&to), ["file"]);
     ropewalk_store::await_endings(&to, &id(2), Duration::ZERO, &|| false).unwrap();
+}
+
+/// A removal whose node may change nothing any more stops where it is, and names what stays.
+#[test]
+fn a_removal_stops_without_a_permit() {
+    let (_keep, folder) = folder();
+    let (from, to) = (folder.join("from"), folder.join("to"));
+    for path in [&from, &to] {
+        std::fs::create_dir(path).unwrap();
+        std::fs::write(path.join("both"), "x").unwrap();
+    }
+    for name in ["a", "b", "c", "d"] {
+        std::fs::write(to.join(name), "extra").unwrap();
+    }
+    let (source, part) = scan(&[&from], &Filter::default());
+    let sink = TreeSink::update(&to, &[part], &id(1), Adopt::All).unwrap();
+    sink.remove_extra(Filter::default());
+    let asked = std::sync::atomic::AtomicU32::new(0);
+    sink.ask_before_removing(Permit::of(move || {
+        asked.fetch_add(1, std::sync::atomic::Ordering::Relaxed) < 2
+    }));
+    let absent = sink.layout().ranges();
+    for range in absent.difference(&sink.present().all()).iter() {
+        write(&source, &sink, range);
+    }
+    sink.commit().unwrap();
+    let removed = sink.landed().removed;
+    assert_eq!((removed.files, removed.failed.len()), (2, 2));
+    assert!(removed.failed[0].1.contains("another node"));
+    assert_eq!(names(&to).len(), 3);
 }

@@ -10,7 +10,8 @@ use ropewalk_proto::control::{self, Verify};
 use ropewalk_proto::coordinator;
 use ropewalk_proto::node::{self, Failure};
 use ropewalk_store::{
-    BufferSink, FileSink, MemorySink, NullSink, Present, Sink, SinkFile, StoreError, TreeSink, Wish,
+    BufferSink, FileSink, MemorySink, NullSink, Permit, Present, Sink, SinkFile, StoreError,
+    TreeSink, Wish,
 };
 
 use super::Fetch;
@@ -72,7 +73,7 @@ impl Fetch {
     /// Makes the sinks, or says why not. Then those that are this node's alone are gone again, and the others
     /// are noted for [`Fetch::remove_unmade`].
     pub(super) fn prepare(
-        &self,
+        self: &Arc<Self>,
         plan: &control::Plan,
         sinks: Vec<OpenSink>,
         looked: Looked,
@@ -109,7 +110,7 @@ impl Fetch {
 
     /// Makes one sink after the other; the layout of all.
     fn make(
-        &self,
+        self: &Arc<Self>,
         plan: &control::Plan,
         sinks: Vec<OpenSink>,
         mut looked: Looked,
@@ -216,7 +217,7 @@ impl Fetch {
     }
 
     fn make_tree(
-        &self,
+        self: &Arc<Self>,
         plan: &control::Plan,
         sink: OpenSink,
         id: &str,
@@ -333,6 +334,11 @@ impl Fetch {
             sink.keep_sources(sources);
             sink.keep_elsewhere(elsewhere, met);
             sink.remove_extra(self.member.filter.clone());
+            if shared {
+                let fetch = Arc::downgrade(self);
+                let holds = move || fetch.upgrade().is_some_and(|fetch| fetch.gets_permit());
+                sink.ask_before_removing(Permit::of(holds));
+            }
         }
         let layout = sink.layout().clone();
         Ok((layout.ranges(), Arc::new(sink), layout))

@@ -4,9 +4,17 @@ use ropewalk_model::{Instant, Nanos};
 
 use super::phase::Phase;
 use super::{Busy, Coordinator, Node};
+use crate::control::{self, to_agent};
+use crate::node::{PERMIT_EVERY, PERMIT_TIME};
 
 /// A node that is silent for this long is lost (agents send a status at least each second).
 pub const SILENCE_TIME_MAX: Nanos = Nanos(15_000_000_000);
+
+/// One that is silent for this long is named: until it is lost or answers, what waits for it stands still.
+const SILENCE_NOTED_TIME: Nanos = Nanos(5_000_000_000);
+
+// A node stops writing before others do in its place.
+const _: () = assert!(PERMIT_TIME.0 + PERMIT_EVERY.0 < SILENCE_TIME_MAX.0);
 
 /// A driver that calls so long after its last call was stopped, or its host was: no node is silent for that.
 const ABSENCE_TIME_MIN: Nanos = Nanos(2_000_000_000);
@@ -40,6 +48,8 @@ pub(super) struct Clock {
     /// When the driver last called, and when it last called as time passed.
     pub now: Instant,
     timer_at: Instant,
+    /// When nodes with shared destinations were last sent a permit.
+    permitted_at: Instant,
 }
 
 impl Clock {
@@ -50,6 +60,7 @@ impl Clock {
             last_done_at: None,
             now,
             timer_at: now,
+            permitted_at: now,
         }
     }
 }
@@ -64,6 +75,38 @@ impl Coordinator {
                 node.heard_at = (node.heard_at + absence).min(now);
                 node.scanned_at = (node.scanned_at + absence).min(now);
             }
+            // Nor are answers late that lie there.
+            let later = |at: &mut Instant| *at = (*at + absence).min(now);
+            self.looking.began_at().for_each(later);
+            later(self.comparing.began_at());
+            later(self.probing.began_at());
+            let ending = &mut self.ending;
+            let since = [&mut ending.since, &mut ending.farewell_since];
+            since.into_iter().flatten().for_each(later);
+        }
+    }
+
+    /// So long a node with a shared destination may write what others write, too: not at all where it was not heard of for long.
+    pub(super) fn permit_of(&self, node: u32) -> Option<control::Permit> {
+        let state = &self.nodes[node as usize];
+        state.group?;
+        let now = self.clock.now;
+        let silence = now.since(state.heard_at);
+        let left = PERMIT_TIME.0.saturating_sub(silence.0);
+        Some(control::Permit { at: now.0, left })
+    }
+
+    fn extend_permits(&mut self, now: Instant) {
+        if now.since(self.clock.permitted_at) < PERMIT_EVERY {
+            return;
+        }
+        self.clock.permitted_at = now;
+        for node in 0..self.nodes.len() as u32 {
+            let permit = self.permit_of(node);
+            let is_alive = self.nodes[node as usize].alive();
+            if let Some(permit) = permit.filter(|permit| is_alive && permit.left > 0) {
+                self.send(node, to_agent::Body::Permit(permit));
+            }
         }
     }
 
@@ -73,6 +116,9 @@ impl Coordinator {
         self.excuse_absence(now);
         if self.phase == Phase::Moving {
             self.note_second(now, false);
+        }
+        if matches!(self.phase, Phase::Moving | Phase::Finishing) {
+            self.extend_permits(now);
         }
         match self.phase {
             Phase::Opening => {
@@ -103,7 +149,10 @@ impl Coordinator {
                 self.rebalance(now);
                 self.ask_leaving(now);
             }
-            Phase::Finishing => self.lose_late(now),
+            Phase::Finishing => {
+                self.watch_landing(now);
+                self.lose_late(now);
+            }
             Phase::Probing => self.end_measuring(),
             Phase::Planning | Phase::Ended => {}
         }
@@ -147,11 +196,43 @@ impl Coordinator {
                     (OPEN_TIME_MAX, state.scanned_at, what)
                 }
             };
-            if state.alive() && now.since(since) > most {
+            if !state.alive() {
+                continue;
+            }
+            let silence = now.since(since);
+            if silence > most {
                 let reason = format!("{what} {} s", most.whole_seconds());
                 self.handle_lost(node, &reason, now);
+            } else if state.opened.is_some() && silence > SILENCE_NOTED_TIME {
+                self.note_silence(node);
             }
         }
+    }
+
+    /// Names nodes that are silent while files get their names. Where the transfer was cancelled they are lost after a while, as before:
+    /// its user waits.
+    fn watch_landing(&mut self, now: Instant) {
+        for node in 0..self.nodes.len() as u32 {
+            let state = &self.nodes[node as usize];
+            let silence = now.since(state.heard_at);
+            if !state.alive() || !state.life().is_landing() || silence <= SILENCE_NOTED_TIME {
+                continue;
+            }
+            if silence > SILENCE_TIME_MAX && self.ending.is_cancelled {
+                let seconds = SILENCE_TIME_MAX.whole_seconds();
+                self.handle_lost(node, &format!("silent for {seconds} s"), now);
+            } else {
+                self.note_silence(node);
+            }
+        }
+    }
+
+    fn note_silence(&mut self, node: u32) {
+        let (name, noted) = (self.name(node), SILENCE_NOTED_TIME.whole_seconds());
+        let text = format!(
+            "{name} has not answered for {noted} s: its host, agent or network does not respond"
+        );
+        self.note_once(text);
     }
 
     /// How long a node that gives files their names may take: it looks at each of them, and reads all where it lists checksums. A user

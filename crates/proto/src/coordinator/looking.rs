@@ -90,6 +90,11 @@ impl Search {
 }
 
 impl Looking {
+    /// When each of them was asked last.
+    pub fn began_at(&mut self) -> impl Iterator<Item = &mut Instant> {
+        self.all.iter_mut().map(|one| &mut one.began_at)
+    }
+
     /// Nodes that have looked for too long.
     pub fn late(&self, now: Instant) -> Vec<u32> {
         let late = self.all.iter().filter(|one| one.is_late(now));

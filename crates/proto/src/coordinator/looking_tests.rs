@@ -1,7 +1,7 @@
 //! What of a shared copy is there is decided once, before any receiver may make a file.
 
 use super::membership_tests::{opened_trees, opening_with, settle, with_tree};
-use super::tests::{SECOND, actions, done, done_after, finish, from, outcome, sent};
+use super::tests::{SECOND, actions, done, done_after, finish, from, outcome, pass, sent};
 use super::*;
 use crate::control::{Look, Present, Same, Stretch, There};
 
@@ -271,9 +271,13 @@ fn the_next_one_has_the_whole_time() {
     actions(&mut c);
     let asked_at = OPEN_TIME_MAX.0 - SECOND;
     assert_eq!(asked(&look(&mut c, 1, failed(), asked_at)), [2]);
-    c.handle_timer(Instant(OPEN_TIME_MAX.0 + SECOND));
+    pass(&mut c, asked_at, OPEN_TIME_MAX.0 + SECOND);
     assert_eq!(outcome(&actions(&mut c)), None, "{:?}", c.notes());
-    c.handle_timer(Instant(asked_at + OPEN_TIME_MAX.0 + 1));
+    pass(
+        &mut c,
+        OPEN_TIME_MAX.0 + SECOND,
+        asked_at + OPEN_TIME_MAX.0 + 1,
+    );
     assert_eq!(outcome(&actions(&mut c)), Some(Outcome::Refused));
 }
 

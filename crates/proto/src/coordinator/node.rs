@@ -186,7 +186,7 @@ impl Node {
     /// A count that it reported of each of its sources, summed up.
     pub fn of_sources(&self, count: impl Fn(&control::OpenedSource) -> u64) -> u64 {
         let sources = self.opened.iter().flat_map(|opened| &opened.sources);
-        sources.map(count).sum()
+        sources.map(count).fold(0, u64::saturating_add)
     }
 
     pub fn is_sender(&self) -> bool {

@@ -66,10 +66,10 @@ impl Coordinator {
             if !wanted {
                 continue;
             }
-            more += done.files_more;
+            more = u64::saturating_add(more, done.files_more);
             for file in &done.files {
                 if files.len() >= FILES_MAX {
-                    more += 1;
+                    more = more.saturating_add(1);
                     continue;
                 }
                 files.push(MissingFile {
@@ -140,7 +140,10 @@ impl Coordinator {
             let named = members.iter().filter(|node| node.has_named());
             let files = match complete {
                 // Each names the files that those before it do not write.
-                true => named.map(|node| named_files(node.landed())).sum(),
+                true => {
+                    let files = named.map(|node| named_files(node.landed()));
+                    files.fold(0, u64::saturating_add)
+                }
                 false => named_files(members.iter().find_map(|node| node.landed())),
             };
             let errors = members.iter().find_map(|node| node.trouble());
@@ -237,9 +240,10 @@ impl Coordinator {
         let writers = || self.nodes.iter().filter(is_writer);
         let mut objects = writers().flat_map(|writer| writer.setup.sinks.iter().flat_map(objects));
         let first = objects.next()?;
-        objects
-            .all(|object| object == first)
-            .then(|| writers().map(|writer| writer.delivered).sum())
+        objects.all(|object| object == first).then(|| {
+            let delivered = writers().map(|writer| writer.delivered);
+            delivered.fold(0, u64::saturating_add)
+        })
     }
 
     /// Whether another node that answered last has looked after what this one wrote.
@@ -280,7 +284,10 @@ fn unplaced(landed: Option<&control::Landed>) -> Option<String> {
 
 /// Files and links that got their names.
 fn named_files(landed: Option<&control::Landed>) -> u64 {
-    landed.map_or(0, |landed| landed.added_files + landed.replaced_files)
+    landed.map_or(0, |landed| {
+        let (added, replaced) = (landed.added_files, landed.replaced_files);
+        added.saturating_add(replaced)
+    })
 }
 
 impl Node {

@@ -2,7 +2,7 @@
 
 use super::membership_tests::{opened_trees, opening_with, settle, with_tree};
 use super::tests::{
-    actions, answer, begun, done, finish, from, node, opened, outcome, sent, started,
+    actions, answer, begun, done, finish, from, node, opened, outcome, pass, sent, started,
 };
 use super::*;
 use crate::control::{Done, Finished, MissingFile, Need, Stretch};
@@ -381,8 +381,7 @@ fn a_node_that_renames_too_late_is_replaced() {
         actions(&mut c);
         let mut now = Instant(20);
         for late in [1, 2] {
-            c.handle_timer(now);
-            c.handle_timer(now + FINISH_TIME_MAX);
+            pass(&mut c, now.0, (now + FINISH_TIME_MAX).0);
             assert_eq!(outcome(&actions(&mut c)), None, "not late yet");
             now += FINISH_TIME_MAX + Nanos(1);
             if late == 1 || is_last_late {

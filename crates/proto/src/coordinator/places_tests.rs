@@ -1,6 +1,6 @@
 //! What is found out before anything moves: places that are one, files that are not what their rows say.
 
-use super::tests::{SECOND, actions, answer, begun, from, node, sent};
+use super::tests::{SECOND, actions, answer, begun, from, node, pass, sent};
 use super::*;
 use crate::control::{Mark, Opened, Place, Probe, Probed, Row, Sink, Source, sink, source};
 use ropewalk_model::Range;
@@ -145,7 +145,7 @@ fn a_node_that_does_not_look_is_named() {
     let mut coordinator = begun(nodes.clone(), None);
     all_opened(&mut coordinator, &nodes);
     coordinator.handle_message(1, probed(vec![]), Instant(SECOND));
-    coordinator.handle_timer(Instant(SECOND + OPEN_TIME_MAX.0));
+    pass(&mut coordinator, SECOND, SECOND + OPEN_TIME_MAX.0);
     assert!(actions(&mut coordinator).is_empty());
     coordinator.handle_timer(Instant(2 * SECOND + OPEN_TIME_MAX.0));
     let text = refusal(&actions(&mut coordinator));

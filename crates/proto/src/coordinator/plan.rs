@@ -494,6 +494,7 @@ impl Coordinator {
             return plan;
         }
         plan.runs.clone_from(&state.runs);
+        plan.permit = self.permit_of(node);
         plan.limit = limit.map_or(0, |l| l.max(1));
         plan.unit = self.unit_len;
         (plan.sharers, plan.other_transfers) = self.sharers();

@@ -35,6 +35,11 @@ pub(super) struct Probing {
 }
 
 impl Probing {
+    /// When nodes were asked last.
+    pub fn began_at(&mut self) -> &mut Instant {
+        &mut self.began_at
+    }
+
     pub fn is_late(&self, now: Instant) -> bool {
         now.since(self.began_at) > OPEN_TIME_MAX
     }

@@ -19,9 +19,10 @@ const IDLE_LOOK_TIME: Nanos = Nanos(50_000_000);
 
 /// Bytes of each sender; there may be several lanes to one, over rails or with parts of their own.
 fn by_sender(lanes: impl Iterator<Item = (u32, u64)>) -> BTreeMap<u32, u64> {
-    let mut all = BTreeMap::new();
+    let mut all: BTreeMap<u32, u64> = BTreeMap::new();
     for (sender, bytes) in lanes {
-        *all.entry(sender).or_default() += bytes;
+        let sum = all.entry(sender).or_default();
+        *sum = sum.saturating_add(bytes);
     }
     all
 }
@@ -88,7 +89,7 @@ impl Coordinator {
                 if more > 0 {
                     sender.heard_at = now;
                 }
-                sender.sent_bytes += more;
+                sender.sent_bytes = sender.sent_bytes.saturating_add(more);
                 sender.sent.note(sender.sent_bytes, now);
             }
         }

@@ -126,9 +126,10 @@ impl Coordinator {
             ..ReplicasReport::default()
         };
         for done in self.nodes.iter().filter_map(|node| node.done.as_deref()) {
-            report.units += done.units;
-            report.compared_units += done.compared_units;
-            report.compared_bytes += done.compared_bytes;
+            let add = |sum: &mut u64, more: u64| *sum = sum.saturating_add(more);
+            add(&mut report.units, done.units);
+            add(&mut report.compared_units, done.compared_units);
+            add(&mut report.compared_bytes, done.compared_bytes);
         }
         Some(report)
     }

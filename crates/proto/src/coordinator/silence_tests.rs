@@ -18,6 +18,116 @@ fn a_silent_node_is_lost() {
     assert_eq!(outcome(&actions(&mut c)), Some(Outcome::Failed));
 }
 
+/// Before that it is named, once, and not where it answers.
+#[test]
+fn a_silent_node_is_named() {
+    let (mut c, _) = started(vec![
+        node("a", &[(0, 100)], &[], None),
+        node("b", &[], &[(0, 100)], None),
+    ]);
+    let status = || from(from_agent::Body::Status(control::Status::default()));
+    let named = |c: &Coordinator| {
+        let notes = c.notes().iter();
+        let notes = notes.filter(|note| note.contains("has not answered"));
+        notes.map(|note| note[..1].to_owned()).collect::<Vec<_>>()
+    };
+    for second in 1..=9 {
+        c.handle_message(0, status(), Instant(second * SECOND));
+        pass(&mut c, second * SECOND, (second + 1) * SECOND);
+        let wanted: &[&str] = if second < 5 { &[] } else { &["b"] };
+        assert_eq!(named(&c), wanted, "{second}");
+    }
+    // It was stopped for a while.
+    c.handle_message(1, status(), Instant(10 * SECOND));
+    pass(&mut c, 10 * SECOND, 14 * SECOND);
+    assert!(c.summary()[1].lost.is_none());
+}
+
+/// Nodes that write a shared copy are sent how long they count among its writers, as long as they are heard of.
+#[test]
+fn writers_of_a_shared_copy_have_permits() {
+    let (mut c, told) = started(vec![
+        node("a", &[(0, 100)], &[], None),
+        node("b", &[], &[(0, 100)], Some("set")),
+        node("c", &[], &[(0, 100)], Some("set")),
+        node("d", &[], &[(0, 100)], None),
+    ]);
+    let permit = |action: &Action| match action {
+        Action::Send(node, message) => match &message.body {
+            Some(to_agent::Body::Plan(plan)) => plan.permit.map(|permit| (*node, permit)),
+            Some(to_agent::Body::Permit(permit)) => Some((*node, *permit)),
+            _ => None,
+        },
+        _ => None,
+    };
+    let planned: Vec<u32> = told
+        .iter()
+        .filter_map(permit)
+        .map(|(node, _)| node)
+        .collect();
+    assert_eq!(planned, [1, 2]);
+    let status = || from(from_agent::Body::Status(control::Status::default()));
+    let mut last = [0; 4];
+    for second in 1..=14 {
+        for heard in [0, 1, 3] {
+            c.handle_message(heard, status(), Instant(second * SECOND));
+        }
+        c.handle_timer(Instant(second * SECOND));
+        for (node, permit) in actions(&mut c).iter().filter_map(permit) {
+            assert_eq!(permit.at, second * SECOND);
+            last[node as usize] = permit.at + permit.left;
+        }
+    }
+    assert!(last[1] > 20 * SECOND, "{last:?}");
+    assert!(last[2] <= 11 * SECOND, "{last:?}");
+    assert_eq!((last[0], last[3]), (0, 0));
+    // It ends before others write its part.
+    assert!(c.summary()[2].lost.is_none());
+}
+
+/// What lies in the connections of a driver that was stopped is not late, in whatever phase.
+#[test]
+fn a_stopped_driver_refuses_nothing() {
+    let nodes = vec![
+        node("a", &[(0, 100)], &[], None),
+        node("b", &[], &[(0, 100)], None),
+    ];
+    let (mut c, _) = started(nodes);
+    c.handle_message(1, done(100, &[]), Instant(SECOND));
+    c.handle_timer(Instant(2 * SECOND));
+    // Files get their names: the answer lies there when the driver goes on.
+    let back = 2 * SECOND + 10 * FINISH_TIME_MAX.0;
+    c.handle_timer(Instant(back));
+    assert_eq!(outcome(&actions(&mut c)), None);
+    for node in [0, 1] {
+        let finished = from(from_agent::Body::Finished(Finished::default()));
+        c.handle_message(node, finished, Instant(back));
+    }
+    assert_eq!(outcome(&actions(&mut c)), Some(Outcome::Done));
+    assert!(c.summary().iter().all(|node| node.lost.is_none()));
+}
+
+/// Ctrl-C does not wait long for a node that is stopped, and names it.
+#[test]
+fn cancelling_waits_little_for_silent_nodes() {
+    let (mut c, _) = started(vec![
+        node("a", &[(0, 100)], &[], None),
+        node("b", &[], &[(0, 100)], None),
+    ]);
+    c.handle_cancel();
+    let finished = from(from_agent::Body::Finished(Finished::default()));
+    c.handle_message(0, finished, Instant(SECOND));
+    pass(&mut c, SECOND, SILENCE_TIME_MAX.0);
+    assert_eq!(outcome(&actions(&mut c)), None);
+    assert!(
+        c.notes()
+            .iter()
+            .any(|note| note.starts_with("b has not answered"))
+    );
+    pass(&mut c, SILENCE_TIME_MAX.0, 4 * SECOND + SILENCE_TIME_MAX.0);
+    assert_eq!(outcome(&actions(&mut c)), Some(Outcome::Cancelled));
+}
+
 /// A driver that was stopped for long finds nobody silent before it has read what came meanwhile, and those that stay
 /// silent then.
 #[test]
@@ -88,7 +198,7 @@ fn a_sender_without_a_last_word_costs_little() {
     );
     c.handle_timer(Instant(20));
     assert_eq!(outcome(&actions(&mut c)), None);
-    c.handle_timer(Instant(21 + FAREWELL_TIME_MAX.0));
+    pass(&mut c, 20, 21 + FAREWELL_TIME_MAX.0);
     assert_eq!(outcome(&actions(&mut c)), Some(Outcome::Done));
 }
 
@@ -109,8 +219,7 @@ fn a_receiver_without_a_last_word_costs_little() {
         if dies {
             c.handle_lost(1, "connection reset", Instant(17));
         }
-        c.handle_timer(Instant(20));
-        c.handle_timer(Instant(21 + FAREWELL_TIME_MAX.0));
+        pass(&mut c, 20, 21 + FAREWELL_TIME_MAX.0);
         assert_eq!(outcome(&actions(&mut c)), Some(Outcome::Done));
         assert!(
             c.notes()

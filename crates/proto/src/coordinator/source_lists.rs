@@ -19,6 +19,11 @@ pub(super) struct Comparing {
 }
 
 impl Comparing {
+    /// When lists were asked for.
+    pub fn began_at(&mut self) -> &mut Instant {
+        &mut self.began_at
+    }
+
     /// Nodes whose lists were not received in time.
     pub fn late(&self, now: Instant) -> BTreeSet<u32> {
         let is_late = now.since(self.began_at) > OPEN_TIME_MAX && !self.is_asked;

@@ -265,7 +265,8 @@ impl Coordinator {
         }
         let limits = self.limits(receivers.len() as u32, senders);
         let streams = &mut self.streams;
-        let open: u32 = streams.counters.iter().map(|node| node.streams).sum();
+        let open = streams.counters.iter().map(|node| node.streams);
+        let open = open.fold(0, u32::saturating_add);
         if streams.tuner.is_none() {
             streams.first = (open / limits.nodes).max(1);
         }

@@ -452,8 +452,7 @@ fn names_of_many_files_are_waited_for() {
         let (mut c, _) = started(nodes);
         (c.space.files, c.space.length) = (files, 1 << 40);
         c.handle_message(1, done(100, &[]), Instant(15));
-        c.handle_timer(Instant(20));
-        c.handle_timer(Instant(20) + ropewalk_model::Nanos::from_secs(seconds));
+        pass(&mut c, 20, 20 + seconds * SECOND);
         assert_eq!(outcome(&actions(&mut c)), None, "{files} {lists}");
         c.handle_timer(Instant(21) + ropewalk_model::Nanos::from_secs(seconds));
         assert_eq!(outcome(&actions(&mut c)), Some(Outcome::Failed));
@@ -484,7 +483,7 @@ fn removing_the_same_again_is_late() {
         c.handle_message(1, status(removed), Instant(at));
         c.handle_timer(Instant(at + 1));
     }
-    c.handle_timer(Instant(39 + FINISH_TIME_MAX.0));
+    pass(&mut c, 81, 39 + FINISH_TIME_MAX.0);
     assert_eq!(outcome(&actions(&mut c)), None);
     c.handle_timer(Instant(41 + FINISH_TIME_MAX.0));
     assert_eq!(outcome(&actions(&mut c)), Some(Outcome::Failed));
@@ -499,10 +498,9 @@ fn names_are_waited_for() {
     ];
     let (mut c, _) = started(nodes.clone());
     c.handle_message(1, done(100, &[]), Instant(15));
-    c.handle_timer(Instant(20));
-    c.handle_timer(Instant(21 + FAREWELL_TIME_MAX.0));
+    pass(&mut c, 20, 21 + FAREWELL_TIME_MAX.0);
     assert_eq!(outcome(&actions(&mut c)), None);
-    c.handle_timer(Instant(21 + FINISH_TIME_MAX.0));
+    pass(&mut c, 21 + FAREWELL_TIME_MAX.0, 21 + FINISH_TIME_MAX.0);
     assert_eq!(outcome(&actions(&mut c)), Some(Outcome::Failed));
     // It says that it has ended, but not that the files have their names.
     let (mut c, _) = started(nodes);

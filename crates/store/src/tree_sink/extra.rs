@@ -20,6 +20,7 @@ mod way;
 use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
@@ -87,6 +88,23 @@ impl Removing {
     }
 }
 
+/// Whether something may still be changed: another node may do it by now.
+#[derive(Clone)]
+pub struct Permit(Arc<dyn Fn() -> bool + Send + Sync>);
+
+impl Permit {
+    /// As a function says.
+    pub fn of(holds: impl Fn() -> bool + Send + Sync + 'static) -> Self {
+        Self(Arc::new(holds))
+    }
+}
+
+impl std::fmt::Debug for Permit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Permit")
+    }
+}
+
 impl TreeSink {
     /// A commit of all entries then removes what DEST has in folders of the tree and the tree has not; see [`Sink::landed`](crate::Sink::landed).
     ///
@@ -94,6 +112,11 @@ impl TreeSink {
     pub fn remove_extra(&self, filter: Filter) {
         // The first one stays; there is one of a transfer.
         let _ = self.staging.target.removes.set(filter);
+    }
+
+    /// The permit is asked before each name is removed: of a shared copy, which another node may end in this one's place.
+    pub fn ask_before_removing(&self, permit: Permit) {
+        let _ = self.staging.target.permit.set(permit);
     }
 
     /// Whether the sources can be trusted for what they lack: one with nothing in it looks as one that is not mounted.
@@ -161,6 +184,7 @@ impl Tree {
                 let mut walk = Walk::new(&self.entries, filter, false);
                 walk.spared = self.spared();
                 walk.keeps = false;
+                walk.permit = self.permit.get();
                 walk.all(&dest);
                 self.removing.begin(walk.count);
                 let removed = walk.remove(&dest, &self.removing.gone);
@@ -219,6 +243,7 @@ struct Walk<'a> {
     folders: Vec<&'a Entry>,
     /// Counts names that are gone.
     gone: Option<&'a AtomicU64>,
+    permit: Option<&'a Permit>,
 }
 
 /// A folder that no source has, while what is in it is removed.
@@ -263,6 +288,7 @@ impl<'a> Walk<'a> {
             found: Vec::new(),
             folders: Vec::new(),
             gone: None,
+            permit: None,
         }
     }
 
@@ -439,6 +465,10 @@ impl<'a> Walk<'a> {
                 len: len.unwrap_or(0),
             });
             return true;
+        }
+        if self.permit.is_some_and(|permit| !permit.0()) {
+            self.fail_as(&path, "another node may have ended the copy by now");
+            return false;
         }
         let flags = match len {
             Some(_) => AtFlags::empty(),

@@ -2,7 +2,9 @@
 
 use super::super::Action;
 use super::super::membership_tests::settle;
-use super::super::tests::{actions, begun, done, done_after, from, node, opened, sent, started};
+use super::super::tests::{
+    actions, begun, done, done_after, from, node, opened, pass, sent, started,
+};
 use super::*;
 use crate::control::{Plan, Present, Probe, Probed, from_agent, stretches};
 use ropewalk_model::problem::Site;
@@ -359,9 +361,9 @@ fn round_trips_are_measured_before_the_plan() {
         let probed = from(from_agent::Body::Probed(Probed::default()));
         c.handle_message(number, probed, Instant(2));
     }
-    c.handle_timer(Instant(4_000_000_000));
+    pass(&mut c, 2, 4_000_000_000);
     assert_eq!(plan(&actions(&mut c)), None);
-    c.handle_timer(Instant(6_000_000_000));
+    pass(&mut c, 4_000_000_000, 6_000_000_000);
     assert_eq!(plan(&actions(&mut c)), Some(Vec::new()));
     let (_, first) = open(1);
     assert_eq!(plan(&first), Some(Vec::new()));
