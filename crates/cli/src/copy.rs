@@ -137,10 +137,10 @@ What a copy is:
   All below the source, or what --include and --exclude leave of it, by rsync's rules.
   Contents, modes, modification times and symbolic links; with option -a also owner, group,
   set-id bits, extended attributes, ACLs, pipes, sockets and devices (else counted). Hard links
-  become separate files, except with option -H; zeros of 64 KiB and more become holes. Files and
-  folders that cannot be read are left out and named (status 3), and so are names that cannot be
-  given at the end. Existing folders at the destination keep, without -a, their
-  mode and time and, without --delete, their other entries. A file that the destination has with the
+  become separate files, except with option -H. Holes are not sent, and zeros of 64 KiB and more
+  become holes. Files and folders that cannot be read are left out and named (status 3), and so
+  are names that cannot be given at the end. Existing folders at the destination keep, without -a,
+  their mode and time and, without --delete, their other entries. A file that the destination has with the
   same size and modification time is not sent (with option --check none it is). Each file is
   written under a temporary name. In folders that the destination has it takes the place of an
   older file as soon as all of it is safe; the rest is renamed at the end. All is renamed at the end

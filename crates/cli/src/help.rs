@@ -11,6 +11,7 @@ use std::process::ExitCode;
 use anyhow::{Context as _, Result};
 use clap::{Arg, ArgAction, Args, Command, CommandFactory as _};
 use clap_complete::Shell;
+use ropewalk_proto::codes::EXIT_FAILED;
 
 use crate::Arguments;
 
@@ -79,9 +80,19 @@ pub(crate) fn print_completions(args: &CompletionsArgs) -> ExitCode {
     };
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut command(), "ropewalk", &mut script);
-    // A reader that has gone misses nothing.
-    let _ = std::io::stdout().write_all(&script);
-    ExitCode::SUCCESS
+    let mut out = std::io::stdout();
+    printed(out.write_all(&script).and_then(|()| out.flush()))
+}
+
+/// The status of a command that only prints. A reader that has gone misses nothing.
+pub(crate) fn printed(printed: std::io::Result<()>) -> ExitCode {
+    match printed {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            eprintln!("ropewalk: cannot write to standard output: {error}");
+            ExitCode::from(EXIT_FAILED)
+        }
+        _ => ExitCode::SUCCESS,
+    }
 }
 
 /// Writes ropewalk.1 and a page for each command.

@@ -203,14 +203,7 @@ pub fn main() -> ExitCode {
 /// Prints help that was asked for, or what is wrong on the command line: as JSON, too, where that was asked for.
 fn misused(error: &clap::Error) -> ExitCode {
     if !error.use_stderr() {
-        let printed = error.print().and_then(|()| std::io::stdout().flush());
-        return match printed {
-            Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
-                eprintln!("ropewalk: cannot write to standard output: {error}");
-                ExitCode::from(EXIT_FAILED)
-            }
-            _ => ExitCode::SUCCESS,
-        };
+        return help::printed(error.print().and_then(|()| std::io::stdout().flush()));
     }
     let words: Vec<String> = std::env::args_os()
         .skip(1)

@@ -14,6 +14,7 @@ use tokio::sync::{Notify, oneshot};
 
 use crate::job;
 use crate::print::Taken;
+use crate::runtime::not_started;
 use crate::sys;
 
 mod backlog;
@@ -139,7 +140,7 @@ impl<S: Show> Screen<S> {
         let started = std::thread::Builder::new()
             .name("screen".into())
             .spawn(move || own.show_all(show, &counted));
-        started.context("cannot start threads; raise the limit of processes (ulimit -u)")?;
+        started.map_err(not_started)?;
         Ok(Self { shared, taken })
     }
 

@@ -12,7 +12,7 @@ use ropewalk_proto::control::DealKind;
 use ropewalk_proto::stage::shuffle::{Key, PARTITIONS_MAX, Records, Shuffle};
 
 use crate::options::{OutputArgs, ReachArgs};
-use crate::stream::{ProcessArgs, block, carry, check_hosts, name, object, reaches};
+use crate::stream::{ProcessArgs, block, carry, check_hosts, check_sources, name, object, reaches};
 
 /// Arguments of `ropewalk shuffle`.
 #[derive(Args, Clone, Debug)]
@@ -158,14 +158,7 @@ impl ShuffleArgs {
             });
         }
         check_hosts(&nodes)?;
-        for (at, node) in nodes.iter().enumerate() {
-            let mut same = nodes[..at].iter().filter(|other| other.reach == node.reach);
-            if same.any(|other| other.sources == node.sources) {
-                bail!(
-                    "two nodes of one host would read one folder, and each of its records twice; put {{node}} into --from, which is the node's number"
-                );
-            }
-        }
+        check_sources(&nodes)?;
         let buffers = self.processes.buffers(nodes.len(), self.block)?;
         let shuffle = self.shuffle(&reaches)?;
         let options = self.processes.options(&self.reaching, &nodes)?;

@@ -180,6 +180,19 @@ fn path_on(path: &OsStr, number: usize) -> Vec<u8> {
     out
 }
 
+/// Refuses what nodes of one host would read twice.
+pub(crate) fn check_sources(nodes: &[NodeRequest]) -> Result<()> {
+    for (at, node) in nodes.iter().enumerate() {
+        let mut same = nodes[..at].iter().filter(|other| other.reach == node.reach);
+        if !node.sources.is_empty() && same.any(|other| other.sources == node.sources) {
+            bail!(
+                "two nodes of one host would read what --from names, and each part of it twice; put {{node}} into --from, which is the node's number"
+            );
+        }
+    }
+    Ok(())
+}
+
 impl StreamArgs {
     /// What the arguments describe.
     fn request(&self) -> Result<StreamRequest> {
@@ -198,6 +211,7 @@ impl StreamArgs {
             });
         }
         self.check(&nodes)?;
+        check_sources(&nodes)?;
         let buffers = self.processes.buffers(nodes.len(), self.block)?;
         let options = self.processes.options(&self.reaching, &nodes)?;
         let programs = self.exec.iter().map(|program| StageProgram {

@@ -209,12 +209,26 @@ fn events_that_are_lost_are_told() {
     assert!(place.path("g").exists());
 }
 
+/// What differs is only in the list of a comparison: where that is lost, it says so.
+#[test]
+fn differences_that_are_lost_are_told() {
+    let place = Place::new();
+    for (name, text) in [("f", "x"), ("g", "yz")] {
+        std::fs::write(place.path(name), text).unwrap();
+    }
+    let full = std::fs::File::create("/dev/full").unwrap();
+    let mut command = place.command();
+    let ran = command.args(["check", "f", "g"]).stdout(full).output();
+    let ran = common::Ran(ran.unwrap()).assert_status(3);
+    ran.assert_says("cannot be written to standard output");
+}
+
 /// Help that cannot be written is an error.
 #[test]
 fn help_that_is_lost_is_told() {
-    for word in ["--help", "--version"] {
+    for words in [&["--help"][..], &["--version"], &["completions", "bash"]] {
         let full = std::fs::File::create("/dev/full").unwrap();
-        let ran = Place::new().command().arg(word).stdout(full).output();
+        let ran = Place::new().command().args(words).stdout(full).output();
         let ran = common::Ran(ran.unwrap()).assert_status(1);
         ran.assert_says("cannot write to standard output");
     }

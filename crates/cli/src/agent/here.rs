@@ -11,6 +11,7 @@ use tokio::runtime::Runtime;
 use super::roots::read_roots;
 use super::{bind_one, read_input, ready_line, tell};
 use crate::Unusable;
+use crate::runtime::not_started;
 
 /// Threads of an agent's control side: its data has threads of its own.
 const WORKERS: usize = 2;
@@ -35,7 +36,7 @@ fn serve(input: OwnedFd, output: OwnedFd) -> Result<()> {
         .worker_threads(WORKERS)
         .enable_all()
         .build()
-        .context("cannot start threads; raise the limit of processes (ulimit -u)")?;
+        .map_err(not_started)?;
     let mut output = File::from(output);
     tell(&mut output, &ready_line(&agent))?;
     // Signals are the command's.

@@ -62,6 +62,7 @@ impl Transfer {
             status => status,
         };
         let unwritten = unwritten(&report);
+        let is_check = report.check.is_some();
         let page = output.page.as_ref();
         let page = page.map_or(Ok(()), |file| file.write(&report::page(&report)));
         match output.json {
@@ -74,11 +75,13 @@ impl Transfer {
         if status == 0 {
             printed.context(unwritten)?;
             page?;
-        } else if let Err(error) = page {
-            eprintln!(
-                "ropewalk: {}",
-                crate::escape::lines(&crate::with_causes(&error))
-            );
+        } else {
+            // What differs is only in the list.
+            let printed = printed.context(unwritten).err().filter(|_| is_check);
+            for error in [printed, page.err()].into_iter().flatten() {
+                let text = crate::with_causes(&error);
+                eprintln!("ropewalk: {}", crate::escape::lines(&text));
+            }
         }
         Ok(ExitCode::from(status))
     }
