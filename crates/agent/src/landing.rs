@@ -510,12 +510,14 @@ pub(crate) mod tests {
         }
     }
 
-    /// Lets all writes pass.
-    struct Open;
+    /// Lets all writes pass; those to what others write, too, where it has a permit.
+    struct Open {
+        is_permitted: bool,
+    }
 
     impl Gate for Open {
         fn await_permit(&self) -> bool {
-            true
+            self.is_permitted
         }
 
         fn begin_write(&self, _writer: Writer, _range: Range) -> bool {
@@ -561,30 +563,6 @@ pub(crate) mod tests {
         }
     }
 
-    /// Lets nothing pass that others write, too: the master has not been heard of.
-    struct Cut;
-
-    impl Gate for Cut {
-        fn await_permit(&self) -> bool {
-            false
-        }
-
-        fn begin_write(&self, _writer: Writer, _range: Range) -> bool {
-            true
-        }
-
-        fn end_write(&self, _writer: Writer, _range: Range) {}
-
-        fn await_space(
-            &self,
-            _writer: Writer,
-            _range: Range,
-            _waited: &mut Option<Waiting>,
-        ) -> bool {
-            false
-        }
-    }
-
     /// What others write, too, is not written without a permit, and does not count as written; what is this node's own is.
     #[test]
     fn shared_files_need_a_permit() {
@@ -601,7 +579,13 @@ pub(crate) mod tests {
                 lane: LaneId(0),
                 stream: 0,
             };
-            let mut landing = SinkLanding::new(Arc::new(Cut), Arc::new(sinks), writer);
+            let mut landing = SinkLanding::new(
+                Arc::new(Open {
+                    is_permitted: false,
+                }),
+                Arc::new(sinks),
+                writer,
+            );
             let written = landing.write(SPACE_DATA, 0, &BYTES);
             assert_eq!((written.is_err(), sink.left()), (shared, u32::from(shared)));
         }
@@ -622,7 +606,11 @@ pub(crate) mod tests {
             lane: LaneId(0),
             stream: 0,
         };
-        let mut landing = SinkLanding::new(Arc::new(Open), Arc::new(sinks), writer);
+        let mut landing = SinkLanding::new(
+            Arc::new(Open { is_permitted: true }),
+            Arc::new(sinks),
+            writer,
+        );
         assert!(landing.write(SPACE_DATA, 0, &BYTES).is_ok());
         assert_eq!(sink.left(), 0);
     }

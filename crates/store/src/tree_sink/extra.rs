@@ -14,19 +14,20 @@
 //! Each folder keeps its time and mode. An interrupted removal leaves names for the next one. All is counted before the first name is
 //! removed; only folders with something to remove are looked at again for that.
 
+mod permit;
 mod spared;
 mod way;
 
 use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
+pub use self::permit::Permit;
 pub(super) use self::spared::Elsewhere;
 use self::spared::{IS_SOURCE, Spared, stat_folder};
 pub(super) use self::way::Way;
@@ -85,23 +86,6 @@ impl Removing {
         );
         // What was put there since they were counted is removed, too.
         (all > 0).then_some((gone, all.max(gone)))
-    }
-}
-
-/// Whether something may still be changed: another node may do it by now.
-#[derive(Clone)]
-pub struct Permit(Arc<dyn Fn() -> bool + Send + Sync>);
-
-impl Permit {
-    /// As a function says.
-    pub fn of(holds: impl Fn() -> bool + Send + Sync + 'static) -> Self {
-        Self(Arc::new(holds))
-    }
-}
-
-impl std::fmt::Debug for Permit {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Permit")
     }
 }
 
@@ -466,7 +450,7 @@ impl<'a> Walk<'a> {
             });
             return true;
         }
-        if self.permit.is_some_and(|permit| !permit.0()) {
+        if self.permit.is_some_and(|permit| !permit.holds()) {
             self.fail_as(&path, "another node may have ended the copy by now");
             return false;
         }
