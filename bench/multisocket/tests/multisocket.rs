@@ -388,8 +388,10 @@ fn nobody_there() {
 #[test]
 fn a_sender_waits() {
     let address = own_address();
-    let early = TcpListener::bind(format!("{address}:10000")).unwrap();
-    let numbers = "-c 2 -b 100 -B 1";
+    // Not the port that other tests listen on everywhere, which would keep the receiver from starting.
+    let early = TcpListener::bind(format!("{address}:0")).unwrap();
+    let port = early.local_addr().unwrap().port();
+    let numbers = format!("-p {port} -c 2 -b 100 -B 1");
     let sender = Side::start(&format!("-t {numbers} --wait 60 {address}"));
     drop(early.accept().unwrap());
     drop(early);
