@@ -16,7 +16,7 @@ pub struct Tally {
     pub plan_messages: u64,
     /// Their bytes.
     pub plan_bytes: u64,
-    /// Periodic ones: status of agents, shares of a limit.
+    /// Periodic ones: status of agents, shares of a limit, permits.
     pub status_messages: u64,
     /// Their bytes.
     pub status_bytes: u64,
@@ -94,7 +94,10 @@ impl Mail {
 
     pub fn send_to_agent(&mut self, node: u32, message: ToAgent, now: Instant) {
         let bytes = (LENGTH_LEN + message.encoded_len()) as u64;
-        let is_periodic = matches!(message.body, Some(to_agent::Body::Limit(_)));
+        let is_periodic = matches!(
+            message.body,
+            Some(to_agent::Body::Limit(_) | to_agent::Body::Permit(_))
+        );
         self.traffic[node as usize].sent.count(is_periodic, bytes);
         self.second(now).sent_bytes += bytes;
         let at = self.arrival(node, true, now);
