@@ -259,9 +259,7 @@ impl LinkWriter {
 pub(crate) fn count_sent(report: &mut ControlReport, message: &ToAgent, bytes: usize) {
     match message.body {
         Some(to_agent::Body::Credentials(_)) => report.handshake_bytes += bytes as u64,
-        Some(
-            to_agent::Body::Limit(_) | to_agent::Body::Streams(_) | to_agent::Body::Permit(_),
-        ) => {
+        Some(to_agent::Body::Limit(_) | to_agent::Body::Streams(_) | to_agent::Body::Permit(_)) => {
             report.status_messages += 1;
             report.status_bytes += bytes as u64;
         }
