@@ -31,6 +31,8 @@ pub(crate) struct PlacedSink {
 /// The sinks of one node with the stretches of data space they take.
 pub(crate) struct SinkSet {
     sinks: Vec<PlacedSink>,
+    // Asked for before each write.
+    is_shared: bool,
     layout: Layout,
     unit_len: u64,
     // Nobody reads the bytes again: each stream receives straight into a buffer of its own.
@@ -42,6 +44,7 @@ impl SinkSet {
     /// `layout` and `unit_len` say where units begin and end; the layout covers all sinks.
     pub fn new(sinks: Vec<PlacedSink>, layout: Layout, unit_len: u64, in_memory: bool) -> Self {
         Self {
+            is_shared: sinks.iter().any(|placed| placed.shared),
             sinks,
             layout,
             unit_len,
@@ -65,7 +68,7 @@ impl SinkSet {
 
     /// Whether other nodes write some of the same files.
     pub fn is_shared(&self) -> bool {
-        self.sinks.iter().any(|placed| placed.shared)
+        self.is_shared
     }
 
     /// Whether all bytes of a range have a place here.
@@ -563,29 +566,28 @@ pub(crate) mod tests {
         }
     }
 
+    /// The landing of a stream into this sink.
+    fn landing_of(sink: &Arc<Scarce>, shared: bool, is_permitted: bool) -> SinkLanding {
+        let placed = PlacedSink {
+            ranges: RangeSet::from(all()),
+            sink: sink.clone(),
+            shared,
+            name: "copy".into(),
+        };
+        let sinks = SinkSet::new(vec![placed], Layout::single(all()), CHUNK_LEN, false);
+        let writer = Writer {
+            lane: LaneId(0),
+            stream: 0,
+        };
+        SinkLanding::new(Arc::new(Open { is_permitted }), Arc::new(sinks), writer)
+    }
+
     /// What others write, too, is not written without a permit, and does not count as written; what is this node's own is.
     #[test]
     fn shared_files_need_a_permit() {
         for shared in [true, false] {
             let sink = Scarce::new(1);
-            let placed = PlacedSink {
-                ranges: RangeSet::from(all()),
-                sink: sink.clone(),
-                shared,
-                name: "copy".into(),
-            };
-            let sinks = SinkSet::new(vec![placed], Layout::single(all()), CHUNK_LEN, false);
-            let writer = Writer {
-                lane: LaneId(0),
-                stream: 0,
-            };
-            let mut landing = SinkLanding::new(
-                Arc::new(Open {
-                    is_permitted: false,
-                }),
-                Arc::new(sinks),
-                writer,
-            );
+            let mut landing = landing_of(&sink, shared, false);
             let written = landing.write(SPACE_DATA, 0, &BYTES);
             assert_eq!((written.is_err(), sink.left()), (shared, u32::from(shared)));
         }
@@ -595,22 +597,7 @@ pub(crate) mod tests {
     #[test]
     fn writing_outlives_a_shortage() {
         let sink = Scarce::new(2);
-        let placed = PlacedSink {
-            ranges: RangeSet::from(all()),
-            sink: sink.clone(),
-            shared: false,
-            name: "copy".into(),
-        };
-        let sinks = SinkSet::new(vec![placed], Layout::single(all()), CHUNK_LEN, false);
-        let writer = Writer {
-            lane: LaneId(0),
-            stream: 0,
-        };
-        let mut landing = SinkLanding::new(
-            Arc::new(Open { is_permitted: true }),
-            Arc::new(sinks),
-            writer,
-        );
+        let mut landing = landing_of(&sink, false, true);
         assert!(landing.write(SPACE_DATA, 0, &BYTES).is_ok());
         assert_eq!(sink.left(), 0);
     }

@@ -578,12 +578,17 @@ impl Fetch {
 
     /// Whether this node may change what other nodes write, too; waits for a while, as it may have been stopped until now.
     pub(super) fn gets_permit(&self) -> bool {
-        let most = Instant::now() + Duration::from(coordinator::SILENCE_TIME_MAX);
+        self.gets_permit_within(coordinator::SILENCE_TIME_MAX.into())
+    }
+
+    fn gets_permit_within(&self, most: Duration) -> bool {
+        let begun = Instant::now();
         let mut state = self.state.lock();
         while !state.node.may_change_shared(self.member.now()) {
-            if self.stopped() || self.changed.wait_until(&mut state, most).timed_out() {
+            if self.stopped() || begun.elapsed() >= most {
                 return false;
             }
+            self.changed.wait_for(&mut state, LOOK_EVERY);
         }
         true
     }
@@ -641,16 +646,7 @@ impl Fetch {
 
 impl Gate for Fetch {
     fn await_permit(&self) -> bool {
-        let mut state = self.state.lock();
-        loop {
-            if self.stopped() {
-                return false;
-            }
-            if state.node.may_change_shared(self.member.now()) {
-                return true;
-            }
-            self.changed.wait_for(&mut state, LOOK_EVERY);
-        }
+        !self.stopped() && self.gets_permit_within(Duration::MAX)
     }
 
     fn begin_write(&self, writer: Writer, range: Range) -> bool {
