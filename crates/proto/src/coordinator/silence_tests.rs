@@ -85,7 +85,7 @@ fn writers_of_a_shared_copy_have_permits() {
     assert!(c.summary()[2].lost.is_none());
 }
 
-/// What lies in the connections of a driver that was stopped is not late, in whatever phase.
+/// What lies in the connections of a driver that was stopped while files get their names is not late.
 #[test]
 fn a_stopped_driver_refuses_nothing() {
     let nodes = vec![
