@@ -339,6 +339,9 @@ pub trait ReceiveHalf: Send {
     /// Grants without answer, in the order given.
     fn outstanding(&self) -> Vec<Grant>;
 
+    /// Whether no grant is outstanding.
+    fn is_idle(&self) -> bool;
+
     /// Counters so far.
     fn observe(&self) -> Observation;
 

@@ -358,6 +358,10 @@ impl ReceiveHalf for Local {
         cancelled.chain(&self.outstanding).copied().collect()
     }
 
+    fn is_idle(&self) -> bool {
+        self.cancelled.is_empty() && self.outstanding.is_empty()
+    }
+
     fn observe(&self) -> Observation {
         self.seen
     }

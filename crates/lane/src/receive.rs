@@ -600,6 +600,10 @@ impl<W: Wire> ReceiveHalf for Receiver<W> {
         self.outstanding.iter().copied().collect()
     }
 
+    fn is_idle(&self) -> bool {
+        self.outstanding.is_empty()
+    }
+
     fn observe(&self) -> Observation {
         self.link.seen
     }

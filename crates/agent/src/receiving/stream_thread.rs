@@ -220,7 +220,7 @@ impl Fetch {
             None => &mut open.landing,
         };
         let left = until.map(|until| until.since(self.member.now()).into());
-        let pause = pause(open.half.outstanding().is_empty(), left);
+        let pause = pause(open.half.is_idle(), left);
         let mut received = open.half.receive(landing, Instant::now() + pause)?;
         if let Some(aside) = &mut open.aside {
             let Some(passed) = self.take_aside(id, aside, &mut open.landing, received)? else {

@@ -659,6 +659,10 @@ impl ReceiveHalf for Receiver {
         grants.map(|unit| unit.grant).collect()
     }
 
+    fn is_idle(&self) -> bool {
+        self.units.is_empty()
+    }
+
     fn observe(&self) -> Observation {
         let mut seen = self.frames.link.seen;
         seen.blast = self.blast;
