@@ -114,6 +114,9 @@ impl<'a, P: AsRef<Path> + ?Sized> From<&'a P> for Dest<'a> {
     }
 }
 
+/// A file that an earlier transfer made: its inode is asked for where it is needed.
+const INODE_UNKNOWN: u64 = u64::MAX;
+
 /// A sink that builds a tree under a temporary name.
 #[derive(Debug)]
 pub struct TreeSink {
@@ -144,8 +147,9 @@ struct Tree {
     gives: AtomicBool,
     /// Files made here, by inode: one that is found to exist already may be another entry's.
     made: Mutex<HashMap<u64, u32>>,
-    /// Of each entry, whether its file was opened here, or has bytes that an earlier transfer made safe: it is not made again.
-    begun: Vec<AtomicBool>,
+    /// Of each entry, 0 until its file was opened here, or has bytes that an earlier transfer made safe: then it is not made
+    /// again. After that the file's inode, or [`INODE_UNKNOWN`].
+    begun: Vec<AtomicU64>,
     stood: Mutex<Stood>,
     landed: Mutex<Landed>,
     /// Files that lack bytes: the commit leaves them out.
@@ -396,7 +400,7 @@ impl TreeSink {
     pub fn expect(&self, begun: &RangeSet) {
         let pieces = self.staging.layout.pieces().iter();
         let begun = pieces.filter(|piece| !begun.clipped(piece.range).is_empty());
-        begun.for_each(|piece| self.staging.target.note_begun(piece.object));
+        begun.for_each(|piece| self.staging.target.note_begun(piece.object, INODE_UNKNOWN));
     }
 
     /// Where the bytes lie; objects are numbered by the entries of all parts together, sorted by path.
@@ -447,7 +451,7 @@ impl Tree {
             links: Mutex::default(),
             id: id.to_owned(),
             checksums: OnceLock::new(),
-            begun: entries.iter().map(|_| AtomicBool::new(false)).collect(),
+            begun: entries.iter().map(|_| AtomicU64::new(0)).collect(),
             entries,
             dest: dest.path.to_owned(),
             stage_parent: stage_parent.map_err(|errno| failed(Operation::Open, errno))?,
@@ -689,7 +693,7 @@ impl Tree {
         // there is nothing to reserve.
         let is_long = entry.len() > CHUNK_LEN;
         let _reserving = is_long.then(|| lock(&self.reserving));
-        let is_begun = self.begun[object as usize].load(Ordering::Acquire);
+        let is_begun = self.begun[object as usize].load(Ordering::Acquire) != 0;
         let made = match open(new) {
             // What was written of it is gone.
             Ok(_) if is_begun && new.contains(OFlags::CREATE) => Err(Errno::NOENT),
@@ -702,21 +706,21 @@ impl Tree {
         match made {
             Ok(file) => {
                 let file = File::from(file);
-                self.claim(&file, object)?;
+                let inode = self.claim(&file, object)?;
                 lock(&self.new_names).insert(parent_of(&entry.path).unwrap_or_default().to_vec());
                 if is_long {
                     self.reserve_file(&file, &staged, object)?;
                 }
-                self.note_begun(object);
+                self.note_begun(object, inode);
                 Ok(file)
             }
             Err(Errno::EXIST) => {
                 let file = open(OFlags::empty()).map(File::from).map_err(failed)?;
-                self.claim(&file, object)?;
+                let inode = self.claim(&file, object)?;
                 if lock(&self.unreserved).contains(&object) {
                     self.reserve_file(&file, &staged, object)?;
                 }
-                self.note_begun(object);
+                self.note_begun(object, inode);
                 Ok(file)
             }
             Err(errno) => Err(failed(errno)),
@@ -734,17 +738,18 @@ impl Tree {
         reserved
     }
 
-    fn note_begun(&self, object: u32) {
-        self.begun[object as usize].store(true, Ordering::Release);
+    fn note_begun(&self, object: u32, inode: u64) {
+        self.begun[object as usize].store(inode, Ordering::Release);
     }
 
     /// Notes which entry a staged file is of; refuses one that another entry made, under a name that the file system takes
-    /// for the same. A file that an earlier attempt or another node made is taken as it is.
-    fn claim(&self, file: impl AsFd, object: u32) -> Result<(), StoreError> {
+    /// for the same. A file that an earlier attempt or another node made is taken as it is. Its inode.
+    fn claim(&self, file: impl AsFd, object: u32) -> Result<u64, StoreError> {
         let stat = rustix::fs::fstat(file).map_err(|errno| {
             StoreError::from_errno(Operation::Inspect, self.path(object), errno)
         })?;
-        self.claim_inode(stat.st_ino, object)
+        self.claim_inode(stat.st_ino, object)?;
+        Ok(stat.st_ino)
     }
 
     fn claim_inode(&self, inode: u64, object: u32) -> Result<(), StoreError> {

@@ -17,7 +17,7 @@ use ropewalk_model::{CHUNK_LEN, Layout, Piece, Range, RangeSet, digest};
 use rustix::fs::{AtFlags, Gid, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
-use super::Tree;
+use super::{INODE_UNKNOWN, Tree};
 use super::contents::{Contents, Hashes};
 use super::resume::Inodes;
 use super::same::{Check, Wish};
@@ -305,7 +305,7 @@ impl Tree {
             let Some(piece) = pieces.get(&found.object) else {
                 continue;
             };
-            self.note_begun(found.object);
+            self.note_begun(found.object, INODE_UNKNOWN);
             safe.extend(found.safe.iter().map(|range| in_space(piece, range)));
             units.extend(found.units.iter().map(|unit| Unit {
                 range: in_space(piece, unit.range),

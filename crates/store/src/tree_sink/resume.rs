@@ -15,7 +15,7 @@ use ropewalk_model::{Layout, Range, RangeSet};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use super::Tree;
+use super::{INODE_UNKNOWN, Tree};
 use crate::claims::KEPT;
 use crate::file_systems::FileSystem;
 use crate::folders::Folders;
@@ -190,6 +190,10 @@ impl<'a> Inodes<'a> {
     }
 
     fn of(&mut self, object: u32) -> Result<u64, Errno> {
+        match self.tree.begun[object as usize].load(Ordering::Acquire) {
+            0 | INODE_UNKNOWN => {}
+            inode => return Ok(self.known(inode)),
+        }
         let (folder, name) = match &mut self.folders {
             Some(folders) => folders.parent(&self.tree.entries[object as usize].path)?,
             None => (self.tree.stage_parent.as_fd(), &*self.tree.temporary),
