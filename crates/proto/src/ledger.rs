@@ -148,8 +148,8 @@ pub struct Ledger {
     wanted_bytes: u64,
     delivered_bytes: u64,
     duplicate_bytes: u64,
-    // Who asks is an idle one of many streams of its lane.
-    has_slow_streams: bool,
+    // The stream that asks is an idle one of several of its lane: units that take longer than this may be on a slow one.
+    slow_after: Option<Nanos>,
     // Each lane has its part, and nobody takes another's.
     is_dealt: bool,
     // When the first fellow receiver was met, and what those that are left announced.
@@ -177,7 +177,7 @@ impl Ledger {
             wanted_bytes: 0,
             delivered_bytes: 0,
             duplicate_bytes: 0,
-            has_slow_streams: false,
+            slow_after: None,
             is_dealt: false,
             relays_since: None,
             handed: RangeSet::new(),
@@ -188,10 +188,10 @@ impl Ledger {
         }
     }
 
-    /// Whether the end game is played within the lane that takes next, too: where a lane is made of many streams, its
-    /// last unit may be on a slow one while the one that asks has nothing to do.
-    pub fn set_slow_streams(&mut self, has_slow_streams: bool) {
-        self.has_slow_streams = has_slow_streams;
+    /// Whether the end game is played within the lane that takes next, too, of units that have taken longer than this: where a lane is made
+    /// of several streams, its last unit may be on a slow one, or on one that is dead, while the one that asks has nothing to do.
+    pub fn set_slow_streams(&mut self, after: Option<Nanos>) {
+        self.slow_after = after;
     }
 
     /// Adds a peer and returns its number.
@@ -255,7 +255,7 @@ impl Ledger {
     /// * `unit_at`: the longest unit that begins at an offset (chunk and file borders, from the layout).
     /// * `now`: for speed estimates.
     ///
-    /// Cost: O(lanes) when stealing, otherwise O(log in transit).
+    /// Cost: O(lanes) when stealing from another rail, O(lanes + ready runs) from another peer, otherwise O(log in transit).
     pub fn take(
         &mut self,
         lane: LaneId,

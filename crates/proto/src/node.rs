@@ -432,11 +432,10 @@ impl Node {
     ///
     /// Bytes that a stream writes a second time are not among it: it may write others, which is found out later.
     pub fn to_record(&mut self) -> Option<Settled> {
-        let is_whole = self.fetch.missing().is_empty();
         let is_due = match self.life {
             Life::Fetching => true,
             // Others of a shared copy may not be done.
-            Life::Settling => !is_whole || !self.duties.renames,
+            Life::Settling => !self.duties.renames || !self.fetch.missing().is_empty(),
             _ => false,
         };
         if !is_due || self.is_wrong {

@@ -13,7 +13,7 @@ use ropewalk_lane::seal::{Records, StreamKeys};
 use ropewalk_lane::tcp::limit_retransmit_pause;
 use ropewalk_lane::unix;
 use ropewalk_proto::control::{LaneKind, Peer};
-use socket2::SockRef;
+use socket2::{SockRef, TcpKeepalive};
 
 use crate::error::StageError;
 use crate::inbound::Sealed;
@@ -24,8 +24,13 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// An agent answers at once; one that is starting many connections within this time.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A host that acknowledges nothing for this long is gone.
-const UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(30);
+/// A connection without traffic is probed this often, so that no firewall forgets it. A bound on what is not acknowledged would end the
+/// connection of a process that does not read for a while, too, as it counts the time of a closed window: a path that is lost with bytes on
+/// their way is found by the stream's limit for standing still.
+const PROBE_EVERY: Duration = Duration::from_secs(15);
+
+/// So many probes without an answer end it.
+const PROBES: u32 = 4;
 
 /// Connections that are made at the same time.
 const AT_ONCE: usize = 64;
@@ -178,7 +183,11 @@ impl Dial<'_> {
         if is_within_host(&socket) {
             let _ = SockRef::from(&socket).set_send_buffer_size(LOCAL_TCP_BUFFER_LEN);
         }
-        let _ = SockRef::from(&socket).set_tcp_user_timeout(Some(UNACKNOWLEDGED_MAX));
+        let probes = TcpKeepalive::new()
+            .with_time(PROBE_EVERY)
+            .with_interval(PROBE_EVERY)
+            .with_retries(PROBES);
+        let _ = SockRef::from(&socket).set_tcp_keepalive(&probes);
         limit_retransmit_pause(&socket, RETRANSMIT_PAUSE_MAX);
         let keys = self.shake_hands(&socket, node, !self.plain)?;
         finish(socket, keys, !self.plain)

@@ -11,9 +11,11 @@ use ropewalk_proto::node::fetch::UNITS_PER_TAKE_MAX;
 use ropewalk_proto::node::{Break, Node, Step, StreamId, UNITS_OUTSTANDING_DATAGRAMS};
 use ropewalk_proto::wire::SPACE_DATA;
 
+use super::rails::Way;
 use super::relayed::Aside;
 use super::{Datagrams, Fetch};
 use crate::AgentError;
+use crate::connect::Via;
 use crate::landing::SinkLanding;
 use crate::waits::Side;
 
@@ -148,9 +150,21 @@ impl Fetch {
         }
     }
 
+    /// How streams of the lane are opened. A rail is one after another handshake with its peer, too, which ends the first one's right to
+    /// open streams.
+    fn way(&self, lane: LaneId) -> Option<Way> {
+        let mut state = self.state.lock();
+        let way = state.lane(lane).way.as_mut()?;
+        if let (Via::Rail(_), Some(newest)) = (&way.via, self.ways.newest(way.connected.peer.node))
+        {
+            way.connected = newest;
+        }
+        Some(way.clone())
+    }
+
     /// Connects the stream.
     fn open(self: &Arc<Self>, id: StreamId) -> Option<Connection> {
-        let way = self.state.lock().lane(id.lane).way.clone();
+        let way = self.way(id.lane);
         let joined = match way {
             Some(way) => way.connected.join(&self.member, &way.via, id.number),
             None => Err(AgentError::Unconnected("no way is known".into())),
@@ -186,8 +200,12 @@ impl Fetch {
 
     /// Whether the peer answers over the rail of a lane that failed.
     fn probe(self: &Arc<Self>, id: StreamId) {
-        let way = self.state.lock().lane(id.lane).way.clone();
-        let answers = way.is_some_and(|way| way.connected.is_answered(&self.member, &way.via));
+        let answers = self.way(id.lane).is_some_and(|way| {
+            let newest = self.ways.newest(way.connected.peer.node);
+            // The peer takes no streams of an earlier handshake.
+            let is_newest = newest.is_none_or(|newest| Arc::ptr_eq(&newest, &way.connected));
+            is_newest && way.connected.is_answered(&self.member, &way.via)
+        });
         let mut state = self.state.lock();
         let now = self.member.now();
         state.node.handle_probed(id, answers, now);

@@ -65,13 +65,6 @@ impl Ledger {
         let slow = self.rate_at_most(victim, now).unwrap_or(RATE_UNKNOWN);
         // A thief nobody has measured may be as fast as its victim.
         let fast = self.rate_at_most(thief, now).unwrap_or(slow);
-        // What fewest hold first: the loss of one of them costs most there. Of those, what is fetched last.
-        let runs = self.lanes[victim].ready.iter().enumerate();
-        let own = runs.filter(|(_, run)| run.holders.contains(&thief));
-        let rarest = own.min_by_key(|(at, run)| (self.living(&run.holders), Reverse(*at)));
-        let Some((at, run)) = rarest.map(|(at, run)| (at, run.clone())) else {
-            return;
-        };
         // Bytes still in transit on the victim delay it: the thief may take that much more.
         let share = fast / (fast + slow);
         let even = (self.lanes[victim].ready_bytes as f64 * share) as u64;
@@ -82,43 +75,79 @@ impl Ledger {
             (false, Some(rate)) => (rate * SPARE_STEAL_SECONDS) as u64,
             (false, None) => SPARE_STEAL_UNMEASURED,
         };
-        let take = even
-            .min(most.min(STEAL_MAX))
-            .max(STEAL_MIN)
-            .min(run.range.len());
-        // Cut on a unit border, so that no unit is split between two senders.
-        let cut = unit_at(run.range.end - take)
-            .start
-            .clamp(run.range.start, run.range.end - 1);
-        let stolen = Range {
-            start: cut,
-            end: run.range.end,
-        };
+        let take = even.min(most.min(STEAL_MAX)).max(STEAL_MIN);
+        let mut stolen: Vec<(usize, Range)> = Vec::new();
+        let mut taken = 0;
+        for at in self.order_of_theft(thief, victim, take) {
+            if taken >= take {
+                break;
+            }
+            let range = self.lanes[victim].ready[at].range;
+            // Cut on a unit border, so that no unit is split between two senders.
+            let cut = unit_at(range.end - (take - taken).min(range.len()));
+            let start = cut.start.clamp(range.start, range.end - 1);
+            let part = Range { start, ..range };
+            taken += part.len();
+            stolen.push((at, part));
+        }
+        if stolen.is_empty() {
+            return;
+        }
         // A slow lane leaves alone what the other one will have before it.
         let victim_lane = &self.lanes[victim];
         let left = (victim_lane.ready_bytes + victim_lane.in_transit_bytes) as f64 / slow;
-        let own = (self.lanes[thief].in_transit_bytes + stolen.len()) as f64 / fast;
+        let own = (self.lanes[thief].in_transit_bytes + taken) as f64 / fast;
         if own > left {
             return;
         }
-        let mut holders = run.holders;
-        holders.retain(|&h| h != thief);
-        holders.insert(0, thief);
         let victim_lane = &mut self.lanes[victim];
-        victim_lane.ready_bytes -= stolen.len();
-        victim_lane.ready[at].range.end = cut;
-        if victim_lane.ready[at].range.is_empty() {
-            victim_lane.ready.remove(at);
-        }
-        self.push(
-            thief,
-            ReadyRun {
-                range: stolen,
+        victim_lane.ready_bytes -= taken;
+        stolen.sort_unstable_by_key(|(at, _)| *at);
+        let mut runs = Vec::with_capacity(stolen.len());
+        for (at, part) in &stolen {
+            let run = &mut victim_lane.ready[*at];
+            run.range.end = part.start;
+            let mut holders = run.holders.clone();
+            holders.retain(|&h| h != thief);
+            holders.insert(0, thief);
+            runs.push(ReadyRun {
+                range: *part,
                 holders,
                 choices: run.choices,
-            },
-            false,
-        );
+            });
+        }
+        match stolen.as_slice() {
+            [(at, _)] if victim_lane.ready[*at].range.is_empty() => {
+                victim_lane.ready.remove(*at);
+            }
+            [_] => {}
+            _ => victim_lane.ready.retain(|run| !run.range.is_empty()),
+        }
+        for run in runs {
+            self.push(thief, run, false);
+        }
+    }
+
+    /// Ready runs of one lane of which another one takes so many bytes, in that order. Another peer takes a part of one: what fewest hold, as
+    /// the loss of it costs most there; of those, what is fetched last. Another rail to the same peer takes from the end, as all that is there
+    /// is as rare, and several: to take one short run at a time takes the square of their number.
+    fn order_of_theft(&self, thief: LaneId, victim: LaneId, bytes: u64) -> Vec<usize> {
+        let ready = &self.lanes[victim].ready;
+        let holds = |at: &usize| ready[*at].holders.contains(&thief);
+        let len = |at: usize| ready[at].range.len();
+        if self.are_rails(victim, thief) {
+            let mut before = 0;
+            let from_end = (0..ready.len()).rev().filter(holds);
+            let enough = from_end.take_while(|at| {
+                let is_due = before < bytes;
+                before += len(*at);
+                is_due
+            });
+            return enough.collect();
+        }
+        let own = (0..ready.len()).filter(holds);
+        let rarest = own.min_by_key(|at| (self.living(&ready[*at].holders), Reverse(*at)));
+        rarest.into_iter().collect()
     }
 
     fn living(&self, holders: &[LaneId]) -> usize {
@@ -140,7 +169,7 @@ impl Ledger {
 
     /// The unit in transit that is expected last, of those of which a lane would bring a second copy in time.
     fn find_overdue(&self, lane: LaneId, free: bool, now: Instant) -> Option<u64> {
-        let doubles = self.has_slow_streams && self.may_double(lane);
+        let slow_after = self.slow_after.filter(|_| self.may_double(lane));
         let relayed = self.relayed_gain(now);
         let own_rate = self.rate(lane);
         let own_backlog = self.lanes[lane].in_transit_bytes as f64;
@@ -154,9 +183,10 @@ impl Ledger {
             })
             .filter(|(_, unit)| {
                 if unit.carriers.contains(&lane) {
-                    let takes = now.since(unit.taken_at).0 as f64;
+                    let takes = now.since(unit.taken_at);
                     let mean = self.lanes[lane].took_ns;
-                    return doubles && mean > 0.0 && takes > mean * SLOW_STREAM;
+                    let is_slow = mean > 0.0 && takes.0 as f64 > mean * SLOW_STREAM;
+                    return is_slow && slow_after.is_some_and(|after| takes > after);
                 }
                 let own = (own_backlog + unit.range.len() as f64) / own_rate;
                 let theirs = self.expected_seconds(unit, now);

@@ -77,6 +77,27 @@ fn an_idle_lane_steals_what_it_holds() {
     );
 }
 
+/// Of short runs a rail takes many at once, in their order: half of the work of the other one, and the rest stays there.
+#[test]
+fn short_runs_are_stolen_together() {
+    const RUNS: u64 = 10_000;
+    let runs: Vec<ReadyRun> = (0..RUNS)
+        .map(|at| run(at * 200, at * 200 + 100, &[LaneId(0)]))
+        .collect();
+    let mut ledger = ledger(1, &runs);
+    let rail = ledger.add_rail(LaneId(0));
+    let unit = ledger.take(rail, true, Instant(0), &unit_at).unwrap();
+    assert_eq!(
+        unit.range.start,
+        RUNS / 2 * 200,
+        "the first of the later half"
+    );
+    let bytes = [LaneId(0), rail].map(|lane| ledger.ready_bytes(lane));
+    assert_eq!(bytes[0], RUNS / 2 * 100);
+    assert_eq!(bytes[1], RUNS / 2 * 100 - unit.range.len());
+    ledger.check();
+}
+
 /// A lane ten times as fast takes about ten elevenths.
 #[test]
 fn theft_follows_speed() {
@@ -455,7 +476,9 @@ fn slow_streams_are_doubled() {
     let slow: Vec<_> = (0..5).map(|_| take(&mut ledger, 0).unwrap()).collect();
     ledger.delivered(LaneId(0), first.range, Instant(100 * MS));
     assert_eq!(take(&mut ledger, 900 * MS), None, "not asked for");
-    ledger.set_slow_streams(true);
+    ledger.set_slow_streams(Some(Nanos(300 * MS)));
+    assert_eq!(take(&mut ledger, 300 * MS), None, "not late for few");
+    ledger.set_slow_streams(Some(Nanos(0)));
     assert_eq!(take(&mut ledger, 199 * MS), None, "not late yet");
     let double = take(&mut ledger, 300 * MS).unwrap();
     assert!(double.duplicate);

@@ -41,6 +41,12 @@ pub const UNITS_OUTSTANDING_MAX: usize = 2048;
 /// ... but beside datagrams, where both do. No more than this is received in a round trip.
 pub const UNITS_OUTSTANDING_DATAGRAMS: usize = 8192;
 
+/// Streams that ended while others of their lane went on are opened again after this, twice as late each time ...
+const RESTORE_AFTER: Nanos = Nanos(5_000_000_000);
+
+/// ... so often.
+const RESTORE_DOUBLED_MAX: u32 = 4;
+
 /// How a lane was connected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Link {
@@ -83,6 +89,9 @@ struct Lane {
     numbered: u32,
     // Most streams that were open at once.
     open_max: u32,
+    // When streams that ended, while others go on, are opened again, and how often that was so.
+    restores_at: Option<Instant>,
+    restored: u32,
     health: RailHealth,
 }
 
@@ -233,6 +242,7 @@ impl Node {
             };
         }
         self.share_streams(now);
+        self.restore_streams(id.lane, now);
         let Some(stream) = self.lanes.stream(id) else {
             return Step::End;
         };
@@ -578,7 +588,10 @@ impl Node {
         if stream.retries(Phase::OpeningLater, now) {
             return;
         }
-        if self.lanes.lane(id.lane).live() > 1 {
+        let lane = self.lanes.lane(id.lane);
+        if lane.live() > 1 {
+            let pause = RESTORE_AFTER * (1_u64 << lane.restored.min(RESTORE_DOUBLED_MAX));
+            lane.restores_at.get_or_insert(now + pause);
             self.end_stream(id);
             return;
         }
@@ -648,6 +661,21 @@ impl Node {
         self.fetch.set_streams(streams.each());
         self.fetch.set_streams_to_joined(streams.each_to_joined());
         for lane in self.lanes.list.numbers() {
+            self.add_streams(lane, now);
+        }
+    }
+
+    /// Opens streams again that ended while others of their lane went on.
+    fn restore_streams(&mut self, lane: LaneId, now: Instant) {
+        let Some(row) = self.lanes.list.get_mut(lane) else {
+            return;
+        };
+        if row.restores_at.is_none_or(|at| now < at) {
+            return;
+        }
+        row.restores_at = None;
+        row.restored += 1;
+        if !self.fetch.is_finished() {
             self.add_streams(lane, now);
         }
     }

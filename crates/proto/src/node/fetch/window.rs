@@ -19,6 +19,9 @@ const WINDOW_UNITS_UNMEASURED: u64 = 8;
 /// streams each is slow, and one that waits for the lane's window is none.
 const STREAMS_PLAIN: u32 = 4;
 
+/// A unit that takes this long on one of few streams may be on one that is dead: an idle one asks for it as well.
+const DEAD_STREAM_AFTER: Nanos = Nanos(2_000_000_000);
+
 /// Most bytes in transit on a lane of unknown speed: what waits behind a slow sender cannot be
 /// taken back quickly.
 pub(super) const WINDOW_UNMEASURED_MAX: u64 = 2 << 20;
@@ -73,8 +76,12 @@ impl Receiving {
             }
             // Only for a stream that has nothing: it would double what it carries itself.
             let is_idle = outstanding + taken == 0;
-            self.ledger
-                .set_slow_streams(is_idle && streams > STREAMS_PLAIN);
+            let slow_after = match streams {
+                0 | 1 => None,
+                2..=STREAMS_PLAIN => Some(DEAD_STREAM_AFTER),
+                _ => Some(Nanos(0)),
+            };
+            self.ledger.set_slow_streams(slow_after.filter(|_| is_idle));
             let Some(unit) = self.ledger.take(lane, free, now, unit_at) else {
                 break;
             };

@@ -746,6 +746,31 @@ fn streams_follow_what_is_wanted() {
     assert_eq!(bench.step(bench.started[4]), Step::End);
 }
 
+/// A stream that ended while others of its lane went on is opened again, later each time.
+#[test]
+fn streams_that_end_are_opened_again() {
+    let mut bench = Bench::new(4000, 2);
+    bench.found(FIRST, DIRECT);
+    for id in bench.started.clone() {
+        bench.open(id);
+        assert!(matches!(bench.step(id), Step::Grant(_)));
+    }
+    for pause in [5, 10, 20] {
+        let last = *bench.started.last().unwrap();
+        bench.broken(last);
+        bench.fails(last);
+        assert_eq!(bench.node.phase(last), Phase::Ended);
+        let (before, ended) = (bench.started.len(), bench.now);
+        bench.now = ended + Nanos(pause * SECOND.0 - 1);
+        bench.step(FIRST);
+        assert_eq!(bench.started.len(), before, "{pause} s");
+        bench.now = ended + Nanos(pause * SECOND.0);
+        bench.step(FIRST);
+        assert_eq!(bench.started.len(), before + 1, "{pause} s");
+        bench.open(*bench.started.last().unwrap());
+    }
+}
+
 /// One of two copies of a unit is cancelled when the other one was received; what the peer gives back is over.
 #[test]
 fn late_copies_are_cancelled() {
