@@ -124,7 +124,8 @@ Sources and destinations:
   mem:4GiB  host:mem:4GiB        bytes made in memory (as a destination mem: alone will do)
   null:  host:null:              destination that checks and discards the bytes
   DEST names the copy. If DEST ends with /, the source is copied into that folder under its own
-  name; the folder is created if its parent folder exists.
+  name, or, if the source ends with /. (or is . or ..), what is in the source; the folder is
+  created if its parent folder exists. A / behind a source changes nothing.
   A path means the same whether or not it exists.
 
 Several sources:
@@ -257,7 +258,8 @@ impl CopyArgs {
     fn request(&self, sources: Vec<Endpoint>, destinations: Vec<Endpoint>) -> Result<Request> {
         let mut nodes = nodes(&sources, &destinations)?;
         self.moving.declare_rates(&mut nodes)?;
-        let options = self.options(&nodes)?;
+        let mut options = self.options(&nodes)?;
+        options.delete_all = sources.iter().all(|source| source.into && !source.contents);
         let mapping = Mapping::Trees {
             sources: self.sources.0,
             destinations: self.destinations.0,
@@ -587,7 +589,7 @@ mod tests {
             assert_eq!(destinations[0].to_string(), copy, "{source} {destination}");
         }
         assert!(refusal(&["mem:5"], &["/b/"]).contains("no name of its own"));
-        assert!(refusal(&["/a/x/.."], &["/b/"]).contains("no name of its own"));
+        assert!(refusal(&["/"], &["/b/"]).contains("no name of its own"));
     }
 
     /// What would clash is refused before anything is reached.

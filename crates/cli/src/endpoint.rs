@@ -30,8 +30,10 @@ pub(crate) struct Endpoint {
     pub reach: Reach,
     /// The object; local paths are absolute, paths have no trailing slash.
     pub object: Object,
-    /// The path had a trailing slash: the source goes into it under its own name.
+    /// The path ended as those of folders do: the source goes into it under its own name.
     pub into: bool,
+    /// The path ended in `.` or `..`, or is a home folder: what is in it is meant, as with `cp -r` and rsync.
+    pub contents: bool,
 }
 
 /// Why a text is no endpoint.
@@ -151,6 +153,7 @@ pub(crate) fn parse(text: &OsStr, side: Side) -> Result<Vec<Endpoint>, EndpointE
             reach: Reach::Local,
             object,
             into: false,
+            contents: false,
         }]);
     }
     let Some(colon) = host_end(bytes) else {
@@ -165,6 +168,7 @@ pub(crate) fn parse(text: &OsStr, side: Side) -> Result<Vec<Endpoint>, EndpointE
             reach: Reach::Local,
             object,
             into,
+            contents: ends_in_dots(bytes),
         }]);
     };
     let hosts = std::str::from_utf8(&bytes[..colon]).map_err(|_| EndpointError::Host(shown()))?;
@@ -178,10 +182,12 @@ pub(crate) fn parse(text: &OsStr, side: Side) -> Result<Vec<Endpoint>, EndpointE
     }
     let (ports, rest) = split_ports(rest);
     check_len(rest)?;
+    let is_home = below_home(rest).is_empty() || names_user(rest) && !rest.contains(&b'/');
+    let contents = is_home || ends_in_dots(rest);
     let (object, into) = match generated(rest, side)? {
         Some(object) => (object, false),
         None if rest.first() == Some(&b'/') => {
-            path(OsString::from_vec(rest.to_vec()), rest.ends_with(b"/"))
+            path(OsString::from_vec(rest.to_vec()), ends_as_folder(rest))
         }
         None if ports.is_some() && !names_user(rest) => {
             return Err(EndpointError::Rest {
@@ -191,7 +197,6 @@ pub(crate) fn parse(text: &OsStr, side: Side) -> Result<Vec<Endpoint>, EndpointE
         }
         None => {
             let mut below = below_home(rest).to_vec();
-            let is_home = below.is_empty() || names_user(rest) && !rest.contains(&b'/');
             let into = is_home || ends_as_folder(&below);
             if below.is_empty() {
                 below.push(b'.');
@@ -227,6 +232,7 @@ pub(crate) fn parse(text: &OsStr, side: Side) -> Result<Vec<Endpoint>, EndpointE
                 reach,
                 object: object.clone(),
                 into,
+                contents,
             });
         }
     }
@@ -387,6 +393,14 @@ fn ends_as_folder(bytes: &[u8]) -> bool {
         bytes.rsplit(|&byte| byte == b'/').next(),
         Some(b"" | b"." | b"..")
     )
+}
+
+/// Whether a path ends in `.` or `..`, which have no names of their own.
+fn ends_in_dots(bytes: &[u8]) -> bool {
+    let last = bytes
+        .rsplit(|&byte| byte == b'/')
+        .find(|part| !part.is_empty());
+    matches!(last, Some(b"." | b".."))
 }
 
 /// A path without trailing slashes.

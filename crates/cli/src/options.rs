@@ -512,6 +512,7 @@ impl MoveArgs {
             dry_run: false,
             lists: false,
             delete: false,
+            delete_all: false,
             hard_links: false,
             checksums: None,
             filter: Vec::new(),

@@ -171,17 +171,22 @@ fn bundles(sources: Vec<Endpoint>) -> Result<Vec<Endpoint>> {
                 reach,
                 object: Object::Bundle(paths),
                 into: false,
+                contents: false,
             });
         }
     }
     Ok(bundled)
 }
 
-/// Appends the sources' common name to a destination that was written with a trailing slash.
+/// Appends the sources' common name to a destination that was written with a trailing slash, unless what is in the sources is meant.
 pub(crate) fn put_into(destination: &mut Endpoint, sources: &[Endpoint]) -> Result<()> {
     let Object::Path(path) = &mut destination.object else {
         return Ok(());
     };
+    if sources.iter().all(|source| source.contents) {
+        destination.into = false;
+        return Ok(());
+    }
     let folder = String::from_utf8_lossy(path).into_owned();
     let Some(name) = sources.first().and_then(Endpoint::base_name) else {
         let source = sources.first().map_or(String::new(), Endpoint::to_string);
@@ -243,6 +248,15 @@ mod tests {
             (&["/set", "a:/set"], "/x/", "/x/set"),
             (&["a:mem:5", "b:mem:5"], "null:", "null:"),
             (&["/set"], "/x/", "/x/set"),
+            (&["/set/"], "/x/", "/x/set"),
+            // What is in the source, as with rsync and `cp -r`.
+            (&["/set/."], "/x/", "/x"),
+            (&["/set/./"], "/x/", "/x"),
+            (&["a[1-2]:/data/set/."], "/x/", "/x"),
+            (&["a:"], "/x/", "/x"),
+            (&["/set/."], "/x", "/x"),
+            // Not of all, so of none.
+            (&["a:/set/.", "b:/set"], "/x/", "/x/set"),
         ] {
             let (all, to) = auto(sources, destination);
             assert!(all.iter().all(|one| !one.contains(", ")), "{all:?}");

@@ -68,7 +68,7 @@ pub(crate) struct CancelArgs {
     #[arg(value_name = "TRANSFER", required_unless_present = "all")]
     transfer: Option<String>,
 
-    /// All of them
+    /// All of this user on this host, those of other sessions too
     #[arg(long, conflicts_with = "transfer")]
     all: bool,
 

@@ -120,7 +120,7 @@ Examples:
       the files of eight hosts, dealt over all of them; /data/out appears when all is done
   ropewalk stream 'n[1-8]' --local C-D --groups 4 --from /data/in --to /data/out
       the process that writes is fed by its own node
-  ropewalk stream n1 n2 --exec 'B=grep -v ^#' --lines --from /logs/all --to /logs/kept
+  ropewalk stream n1 n2 --exec 'B=sed /^#/d' --lines --from /logs/all --to /logs/kept
       a program as a stage
 
 Exit status: 0 done, 1 failed, 2 usage, 4 refused before anything moved, 130 interrupted.";

@@ -250,6 +250,8 @@ pub struct Options {
     pub lists: bool,
     /// What no source has is removed from destinations, in folders that the sources have, once all is safe.
     pub delete: bool,
+    /// With `delete`: also in a destination that has none of the source's names, where its last name is another one. Refused otherwise.
+    pub delete_all: bool,
     /// Whether names of one file arrive as names of one file.
     pub hard_links: bool,
     /// Where receivers write the checksums of a tree's copy, a path on their hosts.
@@ -410,6 +412,7 @@ impl Default for Options {
             dry_run: false,
             lists: false,
             delete: false,
+            delete_all: false,
             hard_links: false,
             checksums: None,
             filter: Vec::new(),

@@ -104,6 +104,21 @@ fn check_apart(nodes: &[NodeRequest]) -> Result<(), RequestError> {
     Ok(())
 }
 
+/// Whether all destinations have the last name of a source.
+fn has_source_name(nodes: &[NodeRequest]) -> bool {
+    let name = |object: &ObjectRequest| match &object.object {
+        Object::Path(path) => {
+            let path = Path::new(OsStr::from_bytes(path));
+            path.file_name().map(OsStr::to_owned)
+        }
+        _ => None,
+    };
+    let sources = nodes.iter().flat_map(|node| &node.sources);
+    let sources: Vec<_> = sources.filter_map(name).collect();
+    let mut sinks = nodes.iter().flat_map(|node| &node.sinks);
+    sinks.all(|sink| name(sink).is_none_or(|name| sources.contains(&name)))
+}
+
 /// Ranks of MPI are agents that are started here.
 pub(crate) fn check_ranks(nodes: &[NodeRequest], lane: LaneKind) -> Result<(), RequestError> {
     let mut others = nodes.iter().filter(|node| node.reach != Reach::Local);
@@ -246,6 +261,7 @@ pub(crate) fn setup(request: &Request, id: uuid::Uuid, before: &Before) -> (Setu
         dry_run: options.dry_run,
         lists: options.lists,
         delete: options.delete,
+        delete_all: options.delete_all || has_source_name(&request.nodes),
         hard_links: options.hard_links,
         stays: options.stays.into(),
         delta: options.delta,

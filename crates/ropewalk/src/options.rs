@@ -110,7 +110,11 @@ pub(crate) fn set_of_copy(
                 false => Incomplete::WholeFiles,
             };
         }
-        ("delete", _) => options.delete = is_true(name, value)?,
+        ("delete", _) => {
+            options.delete = is_true(name, value)?;
+            // A program names the copy, and is not mistaken about a slash.
+            options.delete_all = options.delete;
+        }
         ("delta", _) => options.delta = is_true(name, value)?,
         ("hard-links", _) => options.hard_links = is_true(name, value)?,
         ("sources", Mapping::Trees { sources, .. }) => {

@@ -120,7 +120,7 @@ impl AppendedFile {
         rustix::fs::renameat(&self.parent, &*self.temporary, &self.parent, &*self.name)
             .map_err(failed.clone()(Operation::Rename))?;
         self.is_staged = false;
-        rustix::fs::fsync(&self.parent).map_err(failed(Operation::Sync))
+        sys::sync_folder(&self.parent).map_err(failed(Operation::Sync))
     }
 }
 

@@ -288,6 +288,17 @@ pub enum StoreError {
         /// The folder of the destination.
         path: PathBuf,
     },
+    /// The destination has nothing that the source has, and all of it would be removed.
+    #[error(
+        "{shown} has nothing that the source has: --delete would remove {} and all else in it; write {shown}/ to copy the source into it \
+         under its own name, or a slash behind the source to make it a mirror of the source", shown(first), shown = path.display()
+    )]
+    NothingInCommon {
+        /// The folder of the destination.
+        path: PathBuf,
+        /// The first name that would be removed.
+        first: PathBuf,
+    },
     /// Contents were to be compared with those of the source, and cannot be.
     #[error("cannot compare contents with those of the source: {reason}")]
     NotCompared {
@@ -555,6 +566,7 @@ impl StoreError {
             | Self::NoFile { path, .. }
             | Self::NoSize { path }
             | Self::EmptySource { path }
+            | Self::NothingInCommon { path, .. }
             | Self::NoInodes { path, .. }
             | Self::SameFile { path, .. }
             | Self::Longer { path, .. }
@@ -664,6 +676,7 @@ fn into(found: &str) -> &'static str {
         "directory" => {
             ", choose another name, or, with copy, put and get, end the destination with / to copy into it"
         }
+        "device" => " or choose another name; null: as a destination discards what it receives",
         _ => " or choose another name",
     }
 }

@@ -536,7 +536,7 @@ impl Row {
     }
 
     fn sync_folder(&self) -> Result<(), StoreError> {
-        rustix::fs::fsync(&self.parent)
+        sys::sync_folder(&self.parent)
             .map_err(|errno| StoreError::from_errno(Operation::Sync, &self.parent_path, errno))
     }
 

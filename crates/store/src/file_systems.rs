@@ -53,14 +53,6 @@ const INODES_CHANGE: [FileSystem; 7] = [
     FileSystem(0x0102_1997), // 9P
 ];
 
-/// Others whose holes are holes: what is in the page cache is written, or looked at, before. FUSE asks its server, which does not know of that; ZFS
-/// before 2.2.2 said of files that were just written that they are holes.
-const HOLES_KNOWN: [FileSystem; 3] = [
-    FileSystem(0x0000_6969), // NFS
-    FileSystem(0xff53_4d42), // CIFS
-    FileSystem(0xfe53_4d42), // SMB2
-];
-
 /// Whether all hosts that see an open file know of its locks (`flock`), by how it is mounted here. False where that is not known.
 pub(crate) fn has_common_locks(file: impl AsFd) -> bool {
     let Ok(stat) = fs::fstat(file) else {
@@ -120,9 +112,10 @@ impl FileSystem {
         SYNC_WHOLE.contains(&self)
     }
 
-    /// Whether what it calls a hole can be relied on to be zeros.
+    /// Whether what it calls a hole can be relied on to be zeros. Servers (NFS, SMB, FUSE) pass on what their own file system says, which
+    /// is not known here; ZFS before 2.2.2 said of files that were just written that they are holes.
     pub(crate) fn knows_holes(self) -> bool {
-        SYNC_WHOLE.contains(&self) || HOLES_KNOWN.contains(&self)
+        SYNC_WHOLE.contains(&self)
     }
 
     /// Whether sizes of files say nothing of their contents.

@@ -83,7 +83,7 @@ impl NewFolder {
         let path = self.path.clone();
         let failed = |operation| move |errno| StoreError::from_errno(operation, path, errno);
         rustix::fs::fchmod(&self.folder, Mode::from_raw_mode(0o777 & !sys::umask()))
-            .and_then(|()| rustix::fs::fsync(&self.folder))
+            .and_then(|()| sys::sync_folder(&self.folder))
             .map_err(failed.clone()(Operation::SetMetadata))?;
         let parent = self.parent.as_fd();
         match sys::rename_new((parent, &self.temporary), (parent, &self.name)) {
@@ -96,7 +96,7 @@ impl NewFolder {
             Err(errno) => return Err(failed(Operation::Rename)(errno)),
         }
         self.has_name = true;
-        rustix::fs::fsync(&self.parent).map_err(failed(Operation::Sync))
+        sys::sync_folder(&self.parent).map_err(failed(Operation::Sync))
     }
 }
 

@@ -68,6 +68,11 @@ impl OpenFiles {
         self.files.get(&object)
     }
 
+    /// Closes the file of an object once it is not in use.
+    pub(crate) fn close(&self, object: u32) {
+        self.files.remove(&object);
+    }
+
     /// Closes every file that nobody holds at the moment.
     pub(crate) fn clear(&self) {
         self.files.clear();

@@ -22,6 +22,7 @@ use rustix::io::Errno;
 use crate::claims::journals_of;
 use crate::error::StoreError;
 use crate::journal::{self, Journal};
+use crate::sys;
 
 /// Where something is written before it has its name.
 #[derive(Clone, Copy, Debug)]
@@ -119,7 +120,7 @@ impl Progress {
         let created = created.and_then(|journal| {
             if self.node.is_some() {
                 journal.sync()?;
-                rustix::fs::fsync(stage.folder)?;
+                sys::sync_folder(stage.folder)?;
             }
             Ok(journal)
         });
@@ -179,7 +180,7 @@ impl Progress {
         let appended = appended.and_then(|()| end_with(journal, is_ending));
         let appended = appended.and_then(|()| journal.sync());
         let appended = appended.and_then(|()| match is_first {
-            true => rustix::fs::fsync(stage.folder),
+            true => sys::sync_folder(stage.folder),
             false => Ok(()),
         });
         match appended {
@@ -202,7 +203,7 @@ impl Progress {
         // Until it records more it may be about to end, without having noticed: the next transfer waits for what this one takes over.
         let written = written.and_then(|()| end_with(journal, is_own));
         let written = written.and_then(|()| journal.sync());
-        let written = written.and_then(|()| rustix::fs::fsync(stage.folder));
+        let written = written.and_then(|()| sys::sync_folder(stage.folder));
         self.has_failed |= written.is_err();
         written.is_ok()
     }

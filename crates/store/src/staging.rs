@@ -353,6 +353,11 @@ impl<T: Target> Staging<T> {
         self.files.clear();
     }
 
+    /// Closes the file of an object that gets no more bytes.
+    pub(crate) fn close_file(&self, object: u32) {
+        self.files.close(object);
+    }
+
     /// As [`Staging::close`] where files have their names: with [`Staging::keep_open`], those that are open stay so, for readers.
     pub(crate) fn close_named(&self) {
         match self.keeps_open.load(Ordering::Acquire) {
@@ -453,7 +458,7 @@ pub fn make_folder(path: &Path) -> Result<bool, StoreError> {
     let mode = Mode::RWXU | Mode::RWXG | Mode::RWXO;
     match rustix::fs::mkdirat(&parent, &*name, mode) {
         Ok(()) => {
-            rustix::fs::fsync(&parent).map_err(|errno| failed(Operation::Sync, errno))?;
+            sys::sync_folder(&parent).map_err(|errno| failed(Operation::Sync, errno))?;
             return Ok(true);
         }
         Err(Errno::EXIST) => {}

@@ -225,6 +225,18 @@ pub(crate) mod failing {
     }
 }
 
+/// Makes the names in a folder safe. Some file systems have no such call for folders (EINVAL): of these the whole is synced, where that is
+/// possible, and nothing otherwise.
+pub(crate) fn sync_folder(folder: impl AsFd) -> Result<(), Errno> {
+    match fs::fsync(&folder) {
+        Err(Errno::INVAL) => match fs::syncfs(&folder) {
+            Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => Ok(()),
+            synced => synced,
+        },
+        synced => synced,
+    }
+}
+
 /// An empty file in a folder that has no name; fails where [`link`] could not give it one later.
 pub(crate) fn nameless(folder: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
     #[cfg(test)]

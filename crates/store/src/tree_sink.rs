@@ -64,6 +64,7 @@ mod links;
 mod objects;
 mod parts;
 mod preview;
+mod refused;
 mod resume;
 mod same;
 mod special;
@@ -188,6 +189,7 @@ struct Tree {
     kept_state: Mutex<kept::KeptState>,
     /// Files with further names, and these.
     names: HashMap<u32, Vec<u32>>,
+    refused: refused::Refused,
     links: Mutex<links::Links>,
     /// Of the transfer and the node.
     id: String,
@@ -448,6 +450,7 @@ impl Tree {
         let tree = Self {
             user: rustix::process::geteuid(),
             names: links::names(&entries),
+            refused: refused::Refused::default(),
             links: Mutex::default(),
             id: id.to_owned(),
             checksums: OnceLock::new(),
@@ -816,7 +819,7 @@ impl Tree {
 
     fn sync_folder(&self, path: &[u8]) -> Result<(), StoreError> {
         let Some(root) = &self.root else {
-            return rustix::fs::fsync(&self.stage_parent).map_err(|errno| {
+            return sys::sync_folder(&self.stage_parent).map_err(|errno| {
                 StoreError::from_errno(Operation::Sync, &self.stage_parent_path, errno)
             });
         };
@@ -826,7 +829,7 @@ impl Tree {
             OFlags::RDONLY | OFlags::DIRECTORY,
             Mode::empty(),
         );
-        let synced = opened.and_then(rustix::fs::fsync);
+        let synced = opened.and_then(sys::sync_folder);
         synced.map_err(|errno| {
             StoreError::from_errno(Operation::Sync, join(&self.stage_path(), path), errno)
         })

@@ -41,6 +41,26 @@ fn make_older(folder: &Path) -> PathBuf {
     to
 }
 
+/// A program that has its name is open for writing nowhere, so that it can be run while the copy goes on.
+#[test]
+fn programs_can_be_run_once_they_are_named() {
+    let (_keep, folder) = folder();
+    let (from, to) = (folder.join("from"), folder.join("to"));
+    for root in [&from, &to] {
+        std::fs::create_dir(root).unwrap();
+        std::fs::copy("/bin/true", root.join("program")).unwrap();
+    }
+    std::fs::write(from.join("z"), bytes(1, 3 << 20)).unwrap();
+    set_times(&from.join("program"), 1_000_000_000, 0);
+    let (source, sink) = early_pair(&from, &to, &id(1));
+    let len = std::fs::metadata(from.join("program")).unwrap().len();
+    assert_eq!(give_names(&source, &sink, Range::new(0, len)), 1);
+    let ran = std::process::Command::new(to.join("program")).status();
+    assert!(ran.unwrap().success());
+    write(&source, &sink, Range::new(len, len + (3 << 20)));
+    sink.commit().unwrap();
+}
+
 fn time(path: &Path) -> (i64, i64) {
     let metadata = std::fs::metadata(path).unwrap();
     (metadata.mtime(), metadata.mtime_nsec())

@@ -247,7 +247,7 @@ fn an_empty_source_removes_nothing() {
     let check = |from: &[&Path], to: &Path, rules: &[&str]| {
         let filter = filter(rules);
         let parts = [scan(from, &filter).1];
-        TreeSink::check_extra(to, &parts, &filter)
+        TreeSink::check_extra(to, &parts, &filter, true)
     };
     let refused = |checked| matches!(checked, Err(StoreError::EmptySource { .. }));
     assert!(refused(check(&[&empty], &to, &[])));
@@ -265,8 +265,36 @@ fn an_empty_source_removes_nothing() {
     assert!(refused(TreeSink::check_extra(
         &to,
         &parts,
-        &Filter::default()
+        &Filter::default(),
+        true,
     )));
+}
+
+/// A destination that has none of the names that the source has is refused, unless it is known that it is the source's mirror: the copy
+/// may have been meant to go into it. What is excluded there is no reason.
+#[test]
+fn a_destination_of_something_else_is_not_emptied() {
+    let (_keep, folder) = folder();
+    let (from, to) = pair(&folder);
+    let check = |to: &Path, rules: &[&str], all: bool| {
+        let filter = filter(rules);
+        let parts = [scan(&[&from], &filter).1];
+        TreeSink::check_extra(to, &parts, &filter, all)
+    };
+    let (other, empty) = (folder.join("other"), folder.join("empty"));
+    std::fs::create_dir_all(other.join("precious")).unwrap();
+    std::fs::create_dir(&empty).unwrap();
+    let error = check(&other, &[], false).unwrap_err();
+    assert!(error.to_string().contains("precious"), "{error}");
+    assert_eq!(check(&other, &[], true), Ok(()));
+    assert_eq!(check(&other, &["-/precious"], false), Ok(()));
+    for to in [&to, &empty, &folder.join("none")] {
+        assert_eq!(check(to, &[], false), Ok(()), "{to:?}");
+    }
+    // Several things go side by side into a folder.
+    let bundle = [scan(&[&from, &empty], &Filter::default()).1];
+    let checked = TreeSink::check_extra(&other, &bundle, &Filter::default(), false);
+    assert_eq!(checked, Ok(()));
 }
 
 /// A copy that lacks files, or is not ended well, removes nothing.

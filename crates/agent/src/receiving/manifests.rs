@@ -264,7 +264,8 @@ impl Fetch {
                 };
                 let parts = lists.fetch(&plan.parts).map_err(Failure::Other)?;
                 if plan.delete {
-                    let checked = TreeSink::check_extra(&path, &parts, &self.member.filter);
+                    let all = self.member.options.delete_all;
+                    let checked = TreeSink::check_extra(&path, &parts, &self.member.filter, all);
                     checked.map_err(|error| refused(&error))?;
                     // Before what is there is compared, which may take hours.
                     met = Some(TreeSink::folders_met(&path, &parts, &elsewhere));

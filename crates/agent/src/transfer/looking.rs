@@ -232,7 +232,8 @@ impl Transfer {
                     awaited.map_err(|error| error.to_string())?;
                 }
                 if let Some(filter) = removes {
-                    let checked = TreeSink::check_extra(path, parts, filter);
+                    let all = self.member.options.delete_all;
+                    let checked = TreeSink::check_extra(path, parts, filter, all);
                     checked.map_err(|error| error.to_string())?;
                 }
                 TreeSink::preview(path, parts, wish, removes, *make_folder)
@@ -263,7 +264,8 @@ impl Transfer {
             _ => return Err("this node writes no tree".into()),
         };
         if look.delete {
-            let checked = TreeSink::check_extra(&path, parts, &self.member.filter);
+            let all = self.member.options.delete_all;
+            let checked = TreeSink::check_extra(&path, parts, &self.member.filter, all);
             checked.map_err(|error| error.to_string())?;
         }
         // Nothing is made that the agent would not stay to remove.

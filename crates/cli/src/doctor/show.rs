@@ -47,7 +47,7 @@ fn speed(bytes: u64) -> String {
 fn host(out: &mut String, host: &HostReport) {
     let _ = writeln!(out, "{}", escape::line(&host.node));
     if let Some(error) = &host.error {
-        return row(out, "not examined", error);
+        return row(out, "not examined", &error.replace('\n', "; "));
     }
     let processors = match host.processors {
         1 => "1".to_owned(),

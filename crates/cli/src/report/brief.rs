@@ -54,8 +54,14 @@ fn sent_files(report: &Report) -> Option<u64> {
 /// How fast it was, with files per second where each takes longer than its bytes: `2.2 Mbit/s, 40,800 files/s`.
 fn speed(report: &Report) -> String {
     let mut out = rate(report.bits_per_second);
+    // Those that an earlier run has sent are not known one by one.
+    let is_all = report.delivered_bytes.saturating_add(report.zero_bytes) == report.wanted_bytes
+        && report.landing.resumed_bytes + report.landing.taken_bytes == 0;
     let files = sent_files(report).filter(|files| {
-        *files >= MANY_FILES && report.delivered_bytes / files < SMALL_FILE && report.seconds > 0.0
+        is_all
+            && *files >= MANY_FILES
+            && report.delivered_bytes / files < SMALL_FILE
+            && report.seconds > 0.0
     });
     if let Some(files) = files {
         let per_second = (files as f64 / report.seconds) as u64;
@@ -421,12 +427,15 @@ mod tests {
             headline(&report),
             "done: 20 GB in 52,073 files, sources: 3 replicas, 2 s, 16.4 kbit/s"
         );
-        report.delivered_bytes = 2_000_000_000;
+        (report.delivered_bytes, report.wanted_bytes) = (2_000_000_000, 2_000_000_000);
         assert_eq!(
             headline(&report),
-            "done: 2 GB of 20 GB in 52,073 files, sources: 3 replicas, 2 s, 16.4 kbit/s, 26,036 files/s"
+            "done: 2 GB in 52,073 files, sources: 3 replicas, 2 s, 16.4 kbit/s, 26,036 files/s"
         );
-        report.delivered_bytes = 20_000_000_000;
+        report.landing.resumed_bytes = 1;
+        assert!(!headline(&report).contains("files/s"));
+        report.landing.resumed_bytes = 0;
+        (report.delivered_bytes, report.wanted_bytes) = (20_000_000_000, 20_000_000_000);
         report.replicas = Some(ReplicasReport {
             compared: "sample".into(),
             units: 20,

@@ -341,7 +341,8 @@ fn meaning(
     }
 }
 
-/// Whether all was copied but for files that may not be read at their sources, or not be put in their places: time does not change that.
+/// Whether all was copied but for files that may not be read at their sources, or not be put in their places, and links that the file system
+/// there refuses: time does not change that.
 fn lacks_rights_only(report: &Report) -> bool {
     let unread = report.left_out.iter().map(|one| &one.reason);
     let unplaced = report.landing.not_placed.iter().map(|one| &one.reason);
@@ -350,7 +351,11 @@ fn lacks_rights_only(report: &Report) -> bool {
         && report.left_out_more == 0
         && report.landing.not_placed_more == 0
         && reasons.peek().is_some()
-        && reasons.all(|reason| reason.contains("permission denied"))
+        && reasons.all(|reason| {
+            ["permission denied", "file system there"]
+                .iter()
+                .any(|one| reason.contains(one))
+        })
         && report.missing.is_empty()
         && report.missing_files.is_empty()
         && report.landing.not_removed.is_empty()

@@ -355,6 +355,9 @@ pub struct Options {
     /// the user wants Plan.delete
     #[prost(bool, tag = "51")]
     pub delete: bool,
+    /// with delete: also in a folder that has nothing of the source's names
+    #[prost(bool, tag = "65")]
+    pub delete_all: bool,
     #[prost(enumeration = "Stays", tag = "52")]
     pub stays: i32,
     /// of files that are not the same, chunks of 1 MiB that the destination has are not sent

@@ -476,7 +476,7 @@ impl Successor for Heir<'_> {
     }
 
     fn sync_names(&self) -> bool {
-        rustix::fs::fsync(&self.row.parent).is_ok()
+        sys::sync_folder(&self.row.parent).is_ok()
     }
 
     fn claim(&self) -> &Claim {

@@ -204,7 +204,10 @@ impl Tree {
             let path = self.path_of(object);
             Unplaceable::of(StoreError::from_errno(Operation::SetMetadata, path, errno))
         })?;
-        self.note_across(made.into()).map_err(Unplaceable::Errno)
+        // What has its name is taken for whole by the next transfer, and may have taken the place of an older file.
+        rustix::fs::fsync(&made)
+            .and_then(|()| self.note_across(made.into()))
+            .map_err(Unplaceable::Errno)
     }
 
     /// The bytes of a file, as the stage has them; holes stay holes.
@@ -258,7 +261,13 @@ impl Tree {
         let synced_by = std::mem::take(&mut lock(&self.across).synced_by);
         let mut all = synced_by.values();
         let synced = all.try_for_each(rustix::fs::syncfs);
+        lock(&self.across).synced_by.extend(synced_by);
         synced.map_err(|errno| self.failed(Operation::Sync, errno))
+    }
+
+    /// Nothing more is put on other file systems: their files are open no longer.
+    pub(super) fn end_across(&self) {
+        lock(&self.across).synced_by.clear();
     }
 
     /// Notes that an entry has no place, with all that is in it.
@@ -280,9 +289,11 @@ impl Tree {
         lock(&self.across).unplaced.clear();
     }
 
-    /// Entries that have no place, what is in such folders among them.
+    /// Entries that have no place, what is in such folders among them, and links that the file system there refuses.
     pub(super) fn all_unplaced(&self) -> HashSet<u32> {
-        lock(&self.across).unplaced.keys().copied().collect()
+        let mut all: HashSet<u32> = lock(&self.across).unplaced.keys().copied().collect();
+        all.extend(self.refused.all().keys());
+        all
     }
 
     /// Whether the folder of an entry has no place; then the entry has none either.
@@ -302,7 +313,7 @@ impl Tree {
 
     /// Keeps what has no place for a later transfer, which need not fetch it again; whether that is worth it.
     pub(super) fn keep_unplaced(&self, layout: &Layout) -> bool {
-        let unplaced = self.all_unplaced();
+        let unplaced: HashSet<u32> = lock(&self.across).unplaced.keys().copied().collect();
         if unplaced.is_empty() {
             return false;
         }
@@ -331,6 +342,13 @@ impl Tree {
         let mut named: Vec<(u32, String)> = all
             .filter_map(|(object, why)| Some((*object, why.clone()?)))
             .collect();
+        let refused = self.refused.all();
+        named.extend(
+            refused
+                .iter()
+                .map(|(object, why)| (*object, (*why).to_owned())),
+        );
+        drop(refused);
         named.sort_unstable();
         let more = named.len().saturating_sub(UNPLACED_MAX) as u64;
         named.truncate(UNPLACED_MAX);

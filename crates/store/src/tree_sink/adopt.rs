@@ -17,11 +17,11 @@ use ropewalk_model::{CHUNK_LEN, Layout, Piece, Range, RangeSet, digest};
 use rustix::fs::{AtFlags, Gid, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
-use super::{INODE_UNKNOWN, Tree};
 use super::contents::{Contents, Hashes};
 use super::resume::Inodes;
 use super::same::{Check, Wish};
 use super::standing::heritage;
+use super::{INODE_UNKNOWN, Tree};
 use crate::claims::{Claim, Successor, give_name, seen};
 use crate::folders::Folders;
 use crate::manifest::{Entry, EntryKind, parent_of};
@@ -431,7 +431,7 @@ impl Successor for Heir<'_> {
 
     fn sync_names(&self) -> bool {
         let tree = self.tree;
-        tree.sync_names().is_ok() && rustix::fs::fsync(&tree.stage_parent).is_ok()
+        tree.sync_names().is_ok() && sys::sync_folder(&tree.stage_parent).is_ok()
     }
 
     fn claim(&self) -> &Claim {

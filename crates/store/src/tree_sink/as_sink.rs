@@ -102,10 +102,15 @@ impl Sink for TreeSink {
 
     fn name_ready(&self) -> u64 {
         let ended = lock(&self.staging.ended);
-        match *ended {
-            true => 0,
-            false => self.staging.target.name_ready(),
+        if *ended {
+            return 0;
         }
+        let named = self.staging.target.name_ready();
+        // A program that is open for writing cannot be run.
+        named
+            .iter()
+            .for_each(|object| self.staging.close_file(*object));
+        named.len() as u64
     }
 
     fn kept_partial(&self) -> Vec<(PathBuf, u64)> {
@@ -125,7 +130,8 @@ impl Sink for TreeSink {
         self.staging.target.check_named(&same)?;
         self.staging.target.commit(&same)?;
         // Only when everything has its name, and is safe: what is extra may be what has none, under its old name.
-        let removed = match self.staging.target.is_any_unplaced() {
+        let tree = &self.staging.target;
+        let removed = match tree.is_any_unplaced() || tree.refused.is_any() {
             true => self.staging.target.made_way(),
             false => self.staging.target.take_away_extra(),
         };

@@ -46,7 +46,7 @@ impl Tree {
                 self.set_folders(root.as_fd())? + self.bits_of_files();
             self.count_all_as_added();
             self.sync_all(root, false)?;
-            return rustix::fs::fsync(&self.parent)
+            return sys::sync_folder(&self.parent)
                 .map_err(|errno| self.failed(Operation::Sync, errno));
         }
         if let Some(dest) = self.moved_to(root)? {
@@ -60,7 +60,7 @@ impl Tree {
             (landed.unchanged_files, landed.passed_files) = self.stayed(same);
             drop(landed);
             self.sync_all(&dest, false)?;
-            return rustix::fs::fsync(&self.parent)
+            return sys::sync_folder(&self.parent)
                 .map_err(|errno| self.failed(Operation::Sync, errno));
         }
         let merge = Self::existing(&self.parent, &self.name, &self.entries, &self.dest)?.is_some();
@@ -98,6 +98,9 @@ impl Tree {
                     landed.merged = Some(self.dest.clone());
                 }
                 drop(landed);
+                // The stage has what was copied to other file systems until it is safe there.
+                self.sync_across()
+                    .inspect_err(|_| self.restore_standing(dest.as_fd()))?;
                 // What has no place stays for a later transfer.
                 if !self.is_any_unplaced() {
                     self.remove_temporary();
@@ -107,7 +110,9 @@ impl Tree {
                 if is_any_new {
                     self.sync_all(dest, false)?;
                 }
+                // Modes and times of folders there.
                 self.sync_across()?;
+                self.end_across();
                 is_set?;
                 lost
             }
@@ -116,7 +121,7 @@ impl Tree {
         landed.bits_not_kept = lost + self.bits_of_files();
         (landed.unchanged_files, landed.passed_files) = self.stayed(same);
         drop(landed);
-        rustix::fs::fsync(&self.parent).map_err(|errno| self.failed(Operation::Sync, errno))
+        sys::sync_folder(&self.parent).map_err(|errno| self.failed(Operation::Sync, errno))
     }
 
     pub(super) fn failed(&self, operation: Operation, errno: Errno) -> StoreError {
@@ -265,7 +270,7 @@ impl Tree {
                 None => is_file(&stat, entry),
             };
             return match is_there {
-                true => rustix::fs::fsync(&self.parent)
+                true => sys::sync_folder(&self.parent)
                     .map_err(|errno| self.failed(Operation::Sync, errno)),
                 false => Err(self.failed(Operation::Rename, Errno::NOENT)),
             };
@@ -305,7 +310,7 @@ impl Tree {
             unchanged_files: 0,
             ..Landed::default()
         };
-        rustix::fs::fsync(&self.parent).map_err(|errno| self.failed(Operation::Sync, errno))
+        sys::sync_folder(&self.parent).map_err(|errno| self.failed(Operation::Sync, errno))
     }
 
     /// Makes sure that entries stand in the stage, as [`complete`](Self::complete) does: folders, then what is in them, files side by
@@ -378,6 +383,7 @@ impl Tree {
                         false => Err(failed(Errno::EXIST)),
                     }
                 }
+                Err(errno) if self.refuse_link(object, errno) => Ok(()),
                 Err(errno) => Err(failed(errno)),
             },
             EntryKind::HardLink { .. } => self.make_link(folder, name, object, moved),
@@ -513,7 +519,10 @@ impl Tree {
         let (mut way, specials) = (None, Self::has_specials(&self.entries));
         let (named, unmade) = (self.named_early(), self.unmade());
         let is_done = |object: u32| {
-            self.is_left(object) || named.contains(&object) || unmade.contains(&object)
+            self.is_left(object)
+                || named.contains(&object)
+                || unmade.contains(&object)
+                || self.refused.has(object)
         };
         for (object, entry) in self.kept() {
             let path = entry.path.as_slice();
@@ -651,6 +660,7 @@ impl Tree {
                 Mode::empty(),
             );
             match opened {
+                Ok(file) if entry.kind == EntryKind::Directory => sys::sync_folder(&file),
                 Ok(file) => rustix::fs::fsync(&file),
                 // Not for this user to read any more.
                 Err(Errno::ACCESS) => {

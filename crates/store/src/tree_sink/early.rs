@@ -228,7 +228,7 @@ impl Tree {
     pub(super) fn sync_changed_folder(&self, path: &[u8]) -> Result<(), StoreError> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY;
         let opened = sys::open_beneath(self.stage_parent.as_fd(), path, flags, Mode::empty());
-        match opened.and_then(rustix::fs::fsync) {
+        match opened.and_then(sys::sync_folder) {
             // Not for this user to read.
             Err(Errno::ACCESS) => rustix::fs::syncfs(&self.stage_parent)
                 .map_err(|errno| self.failed(Operation::Sync, errno)),
@@ -251,11 +251,11 @@ impl Tree {
         }
     }
 
-    /// Gives the files that are ready their names; how many. What cannot be named is the commit's, which says why.
-    pub(super) fn name_ready(&self) -> u64 {
+    /// Gives the files that are ready their names; which they were. What cannot be named is the commit's, which says why.
+    pub(super) fn name_ready(&self) -> Vec<u32> {
         let ready = std::mem::take(&mut lock(&self.early.state).ready);
         let Some(root) = self.root.as_ref().filter(|_| !ready.is_empty()) else {
-            return 0;
+            return Vec::new();
         };
         let mut folders: BTreeMap<&[u8], Vec<(u32, Range)>> = BTreeMap::new();
         for (object, range) in ready {
@@ -279,14 +279,13 @@ impl Tree {
         let mut progress = lock(&self.progress);
         progress.named = progress.named.union(&ranges);
         drop(progress);
-        lock(&self.early.state)
-            .unsynced
-            .extend(named.iter().map(|(object, _)| *object));
+        let objects: Vec<u32> = named.iter().map(|(object, _)| *object).collect();
+        lock(&self.early.state).unsynced.extend(&objects);
         // The folders are as old as they were, also where this process is killed next.
         for path in folders.keys() {
             self.restore_folder(path);
         }
-        named.len() as u64
+        objects
     }
 
     /// Names files of one folder; those that were.

@@ -19,8 +19,10 @@ mod spared;
 mod way;
 
 use std::collections::{HashMap, HashSet};
+use std::ffi::OsStr;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
-use std::path::Path;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
@@ -107,7 +109,13 @@ impl TreeSink {
     ///
     /// # Errors
     /// [`StoreError::EmptySource`] for the first source that is an empty folder, where something would be removed for it.
-    pub fn check_extra(dest: &Path, parts: &[Part], filter: &Filter) -> Result<(), StoreError> {
+    /// [`StoreError::NothingInCommon`] unless `all`, where all that DEST has would be removed: it may be meant as the folder that the copy goes into.
+    pub fn check_extra(
+        dest: &Path,
+        parts: &[Part],
+        filter: &Filter,
+        all: bool,
+    ) -> Result<(), StoreError> {
         let Ok((parent, _, name)) = open_parent(dest) else {
             return Ok(());
         };
@@ -124,6 +132,23 @@ impl TreeSink {
                         path: join(dest, &root.path),
                     });
                 }
+            }
+        }
+        let entries = parts.iter().flat_map(|part| &part.manifest.entries);
+        let is_bundle = parts.iter().any(|part| part.manifest.is_bundle());
+        let is_top = |entry: &&Entry| !entry.path.is_empty() && !entry.path.contains(&b'/');
+        let is_there = |entry: &Entry| sys::stat_entry(dest_folder.as_fd(), &entry.path).is_ok();
+        let root = entries.clone().find(|entry| entry.path.is_empty());
+        if let Some(root) = root.filter(|_| !(all || is_bundle))
+            && !entries.filter(is_top).any(is_there)
+        {
+            let mut walk = Walk::new(std::slice::from_ref(root), filter, false);
+            walk.folder(dest_folder.as_fd(), root);
+            if let Some(first) = walk.found.into_iter().map(|extra| extra.path).min() {
+                return Err(StoreError::NothingInCommon {
+                    path: dest.to_owned(),
+                    first: PathBuf::from(OsStr::from_bytes(&first)),
+                });
             }
         }
         Ok(())

@@ -164,6 +164,10 @@ impl Tree {
         let Some(first) = self.first_of(object) else {
             return Ok(());
         };
+        if self.refused.has(first) {
+            self.refuse_name(object, first);
+            return Ok(());
+        }
         if self.is_unmade(first) {
             lock(&self.unmade).insert(object);
             return Ok(());

@@ -144,7 +144,7 @@ impl Tree {
         }
         let (old, new) = (journal::name_of(&self.temporary), journal::name_of(aside));
         rustix::fs::renameat(parent, &*old, parent, &*new)?;
-        rustix::fs::fsync(parent)
+        sys::sync_folder(parent)
     }
 
     /// Does not count files as worth keeping that have some of these bytes.
