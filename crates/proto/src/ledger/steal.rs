@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 
 use ropewalk_model::{Instant, Nanos, Range};
 
-use super::{LaneId, Ledger, RATE_UNKNOWN, ReadyRun, Unit};
+use super::{InTransit, LaneId, Ledger, RATE_UNKNOWN, ReadyRun, Unit};
 
 /// A second copy is sent only when the slow lane is expected to need this many times longer; below
 /// that the duplicate costs more than it saves.
@@ -183,10 +183,7 @@ impl Ledger {
             })
             .filter(|(_, unit)| {
                 if unit.carriers.contains(&lane) {
-                    let takes = now.since(unit.taken_at);
-                    let mean = self.lanes[lane].took_ns;
-                    let is_slow = mean > 0.0 && takes.0 as f64 > mean * SLOW_STREAM;
-                    return is_slow && slow_after.is_some_and(|after| takes > after);
+                    return slow_after.is_some_and(|after| self.is_late(lane, unit, after, now));
                 }
                 let own = (own_backlog + unit.range.len() as f64) / own_rate;
                 let theirs = self.expected_seconds(unit, now);
@@ -205,9 +202,26 @@ impl Ledger {
         overdue.map(|(&start, _)| start)
     }
 
+    /// Whether a unit takes this long on its lane, and longer than most.
+    fn is_late(&self, lane: LaneId, unit: &InTransit, after: Nanos, now: Instant) -> bool {
+        let (takes, mean) = (now.since(unit.taken_at), self.lanes[lane].took_ns);
+        takes > after && mean > 0.0 && takes.0 as f64 > mean * SLOW_STREAM
+    }
+
+    /// Bytes in transit on a lane that are late by this much. Cost O(in transit).
+    pub fn late_bytes(&self, lane: LaneId, after: Nanos, now: Instant) -> u64 {
+        let units = self.in_transit.values();
+        let late = units.filter(|unit| self.is_late(lane, unit, after, now));
+        late.map(|unit| {
+            let times = unit.carriers.iter().filter(|&&carrier| carrier == lane);
+            unit.range.len() * times.count() as u64
+        })
+        .sum()
+    }
+
     // Whether one more unit of the lane may be carried twice within it.
     fn may_double(&self, lane: LaneId) -> bool {
-        let times = |unit: &super::InTransit| unit.carriers.iter().filter(|&&c| c == lane).count();
+        let times = |unit: &InTransit| unit.carriers.iter().filter(|&&c| c == lane).count();
         let mine = self
             .in_transit
             .values()

@@ -62,7 +62,12 @@ impl Receiving {
         let mut units = Vec::new();
         let mut taken = 0;
         while units.len() < UNITS_PER_TAKE_MAX && (taken == 0 || outstanding + taken < share) {
-            let in_transit = self.ledger.in_transit_bytes(lane);
+            let is_idle = outstanding + taken == 0;
+            let mut in_transit = self.ledger.in_transit_bytes(lane);
+            if in_transit >= window && is_idle && (2..=STREAMS_PLAIN).contains(&streams) {
+                // What a dead stream owes fills no window of the others.
+                in_transit -= self.ledger.late_bytes(lane, DEAD_STREAM_AFTER, now);
+            }
             if in_transit > 0 && in_transit >= window {
                 break;
             }
@@ -75,7 +80,6 @@ impl Receiving {
                 break;
             }
             // Only for a stream that has nothing: it would double what it carries itself.
-            let is_idle = outstanding + taken == 0;
             let slow_after = match streams {
                 0 | 1 => None,
                 2..=STREAMS_PLAIN => Some(DEAD_STREAM_AFTER),
