@@ -746,6 +746,26 @@ fn streams_follow_what_is_wanted() {
     assert_eq!(bench.step(bench.started[4]), Step::End);
 }
 
+/// One of few streams that is dead holds up nothing: what it owes is asked for over the others once it is late, and fills no window.
+#[test]
+fn what_a_dead_stream_owes_is_asked_for_over_others() {
+    let mut bench = Bench::new(40, 4);
+    bench.found(FIRST, DIRECT);
+    for id in bench.started.clone() {
+        bench.open(id);
+        bench.step(id);
+    }
+    assert!(!bench.granted[&FIRST].is_empty());
+    for _ in 0..200 {
+        for id in bench.started[1..].to_vec() {
+            bench.now = bench.now + MS * 100;
+            bench.receive(id);
+        }
+    }
+    assert!(bench.node.fetch().is_finished());
+    assert_eq!(bench.received.len_bytes(), 40 * CHUNK_LEN);
+}
+
 /// A stream that ended while others of its lane went on is opened again, later each time.
 #[test]
 fn streams_that_end_are_opened_again() {
