@@ -218,7 +218,7 @@ pub(crate) struct MoveArgs {
     ///
     /// A host that is lost while bytes move is reached again with growing pauses, and what is safe at the destination is not sent again.
     /// The time counts from the last progress. If the option is given, hosts are waited for at the start, too. An earlier
-    /// transfer to the same place that has not ended is waited for as long, and 60 s at least. Of mem: and null:, of a dest=NAME of which no reader has all files, and
+    /// transfer to the same place whose command was killed or lost is waited for as long, and 60 s at least. Of mem: and null:, of a dest=NAME of which no reader has all files, and
     /// with --check none nothing is resumed: these fail at once when bytes have moved
     #[arg(long, hide_short_help = true, hide_long_help = true, value_name = "TIME", value_parser = waiting, help_heading = "Reaching hosts")]
     wait: Option<Longest>,

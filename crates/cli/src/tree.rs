@@ -137,7 +137,7 @@ impl TreeArgs {
         }
         if stays != Stays::Same && options.hard_links {
             bail!(
-                "with --update and --ignore-existing names of one file could lead to different files; leave out --hard-links"
+                "with --update or --ignore-existing names of one file could lead to different files; leave out --hard-links"
             );
         }
         let files = match &self.files_from {

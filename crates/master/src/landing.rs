@@ -65,7 +65,7 @@ pub(crate) fn tell(report: &mut Report, nodes: &[NodeSummary<'_>]) {
     match landing.bits_not_kept {
         0 => {}
         bits => report.notes.push(format!(
-            "not kept: {bits} set-id bit{} (the owner is not kept either)",
+            "not kept: {bits} set-id bit{} (the owner or group is not kept either)",
             plural(bits)
         )),
     }
@@ -197,7 +197,7 @@ mod tests {
             report.notes,
             [
                 "a: /tmp/b existed: merged, 1 file added, 2 replaced",
-                "not kept: 3 set-id bits (the owner is not kept either)",
+                "not kept: 3 set-id bits (the owner or group is not kept either)",
                 "not kept: owner or group of 1 file, folder or link",
                 "not kept: 2 extended attributes or ACLs",
                 "not kept: 1 hard link (the file system at the destination refuses them): files of their own",
