@@ -208,15 +208,17 @@ impl Ledger {
         takes > after && mean > 0.0 && takes.0 as f64 > mean * SLOW_STREAM
     }
 
-    /// Bytes in transit on a lane that are late by this much. Cost O(in transit).
-    pub fn late_bytes(&self, lane: LaneId, after: Nanos, now: Instant) -> u64 {
+    /// Bytes in transit on a lane without those that are late by this much, and without copies that were cancelled: a stream that is dead
+    /// keeps both. Cost O(in transit).
+    pub fn timely_bytes(&self, lane: LaneId, after: Nanos, now: Instant) -> u64 {
         let units = self.in_transit.values();
-        let late = units.filter(|unit| self.is_late(lane, unit, after, now));
-        late.map(|unit| {
-            let times = unit.carriers.iter().filter(|&&carrier| carrier == lane);
-            unit.range.len() * times.count() as u64
-        })
-        .sum()
+        let timely = units.filter(|unit| !self.is_late(lane, unit, after, now));
+        timely
+            .map(|unit| {
+                let times = unit.carriers.iter().filter(|&&carrier| carrier == lane);
+                unit.range.len() * times.count() as u64
+            })
+            .sum()
     }
 
     // Whether one more unit of the lane may be carried twice within it.

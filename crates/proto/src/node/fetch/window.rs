@@ -66,7 +66,7 @@ impl Receiving {
             let mut in_transit = self.ledger.in_transit_bytes(lane);
             if in_transit >= window && is_idle && (2..=STREAMS_PLAIN).contains(&streams) {
                 // What a dead stream owes fills no window of the others.
-                in_transit -= self.ledger.late_bytes(lane, DEAD_STREAM_AFTER, now);
+                in_transit = self.ledger.timely_bytes(lane, DEAD_STREAM_AFTER, now);
             }
             if in_transit > 0 && in_transit >= window {
                 break;
