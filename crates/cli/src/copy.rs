@@ -125,7 +125,7 @@ Sources and destinations:
   null:  host:null:              destination that checks and discards the bytes
   DEST names the copy. If DEST ends with /, the source is copied into that folder under its own
   name, or, if the source ends with /. (or is . or ..), what is in the source; the folder is
-  created if its parent folder exists. A / behind a source changes nothing.
+  created if its parent folder exists.
   A path means the same whether or not it exists.
 
 Several sources:

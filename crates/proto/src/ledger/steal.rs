@@ -79,9 +79,6 @@ impl Ledger {
         let mut stolen: Vec<(usize, Range)> = Vec::new();
         let mut taken = 0;
         for at in self.order_of_theft(thief, victim, take) {
-            if taken >= take {
-                break;
-            }
             let range = self.lanes[victim].ready[at].range;
             // Cut on a unit border, so that no unit is split between two senders.
             let cut = unit_at(range.end - (take - taken).min(range.len()));
@@ -128,7 +125,7 @@ impl Ledger {
         }
     }
 
-    /// Ready runs of one lane of which another one takes so many bytes, in that order. Another peer takes a part of one: what fewest hold, as
+    /// Ready runs of one lane of which another one takes so many bytes, in that order: all but the last as a whole. Another peer takes a part of one: what fewest hold, as
     /// the loss of it costs most there; of those, what is fetched last. Another rail to the same peer takes from the end, as all that is there
     /// is as rare, and several: to take one short run at a time takes the square of their number.
     fn order_of_theft(&self, thief: LaneId, victim: LaneId, bytes: u64) -> Vec<usize> {
