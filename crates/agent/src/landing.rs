@@ -173,6 +173,7 @@ impl SinkSet {
             all.files += present.files;
             all.passed_files += present.passed_files;
             all.passed_bytes += present.passed_bytes;
+            all.refused_bytes += present.refused_bytes;
             all.taken_bytes += present.taken_bytes;
             all.wrong.extend(present.wrong);
             all.wrong_more += present.wrong_more;

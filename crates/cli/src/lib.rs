@@ -155,6 +155,7 @@ pub fn main() -> ExitCode {
         sys::say(format_args!("{}", text.trim_end()));
         return ExitCode::SUCCESS;
     }
+    sys::survive_file_limit();
     let parsed = help::command().try_get_matches();
     let parsed = parsed.and_then(|matches| Ok((Arguments::from_arg_matches(&matches)?, matches)));
     let (arguments, matches) = match parsed {

@@ -57,6 +57,7 @@ fn state_name(state: RemainState) -> &'static str {
         RemainState::Resumable => "resumable",
         RemainState::InUse => "in use",
         RemainState::OtherHost => "other host",
+        RemainState::NoLocks => "no locks",
         RemainState::OtherUser => "other user",
         RemainState::OtherVersion => "other version",
         RemainState::Unrecorded => "unrecorded",
@@ -69,6 +70,7 @@ fn reason(state: RemainState) -> &'static str {
         RemainState::Resumable => "resumable",
         RemainState::InUse => "a transfer is writing it",
         RemainState::OtherHost => "a process of another host made it",
+        RemainState::NoLocks => "its file system has no locks, so a transfer may be writing it",
         RemainState::OtherUser => "another user made it",
         RemainState::OtherVersion => {
             "another version of ropewalk wrote its journal, and can continue it"
@@ -106,7 +108,10 @@ pub(crate) fn status_text(path: &Path, is_json: bool) -> Result<String> {
     if found.is_empty() {
         let _ = writeln!(text, "nothing is left of earlier transfers to {shown}");
     }
-    if found.iter().any(|r| r.state == RemainState::Resumable) {
+    if found
+        .iter()
+        .any(|r| r.state == RemainState::Resumable && r.safe > 0)
+    {
         text += "The next copy of these files to the same destination sends the rest; `ropewalk clean` removes what is left.\n";
     }
     Ok(text)
@@ -117,6 +122,9 @@ fn line_of(remain: &Remain, now: SystemTime) -> String {
     let age = now.duration_since(remain.modified).unwrap_or_default();
     let age = format_seconds(age.as_secs() as f64);
     let state = match remain.state {
+        RemainState::Resumable if remain.safe == 0 => {
+            "nothing of it is safe: `ropewalk clean` removes it".to_owned()
+        }
         RemainState::Resumable => {
             let files = match remain.files {
                 1 => "1 file".to_owned(),
@@ -149,6 +157,7 @@ pub(crate) fn clean(args: &CleanArgs) -> Result<ExitCode> {
             RemainState::Resumable => true,
             RemainState::InUse => false,
             RemainState::OtherHost
+            | RemainState::NoLocks
             | RemainState::OtherUser
             | RemainState::OtherVersion
             | RemainState::Unrecorded => args.all,

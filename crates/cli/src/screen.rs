@@ -74,12 +74,13 @@ impl Signals {
 
     /// Waits for the next one; how many there were.
     pub async fn next(&mut self) -> u32 {
-        tokio::select! {
-            _ = self.interrupt.recv() => {}
-            _ = self.terminate.recv() => {}
-            () = heard(&mut self.hangup) => {}
-        }
-        self.count += 1;
+        let is_hangup = tokio::select! {
+            _ = self.interrupt.recv() => false,
+            _ = self.terminate.recv() => false,
+            () = heard(&mut self.hangup) => true,
+        };
+        // What ends a login sends both: the second is no further wish.
+        self.count += u32::from(!is_hangup || self.count == 0);
         self.count
     }
 

@@ -124,6 +124,12 @@ pub fn ignore_notice() {
     unsafe { libc::signal(libc::SIGUSR1, libc::SIG_IGN) };
 }
 
+/// A file that would grow beyond the limit of this process (`ulimit -f`) is an error of the write (EFBIG), and not its end.
+pub fn survive_file_limit() {
+    // SAFETY: ignores one signal; no handler of ours is involved.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+}
+
 /// What is written to standard output from now on goes to standard error.
 pub fn output_to_error() -> std::io::Result<()> {
     // SAFETY: both numbers are standard streams, which nothing of ours closes; no memory is involved.

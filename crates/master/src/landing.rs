@@ -17,13 +17,16 @@ pub(crate) fn tell(report: &mut Report, nodes: &[NodeSummary<'_>]) {
         landing.temporary_names_left_out += node.skipped;
         // Replicas have the same ones.
         landing.special_files_left_out = landing.special_files_left_out.max(node.special);
-        landing.unchanged_bytes += node.present.saturating_sub(node.passed_bytes);
+        let others = node.passed_bytes.saturating_add(node.refused_bytes);
+        landing.unchanged_bytes += node.present.saturating_sub(others);
         landing.kept_files += node.passed_files;
         landing.kept_bytes += node.passed_bytes;
         landing.unchanged_files += node.present_files;
         landing.resumed_bytes += node.adopted.saturating_sub(node.taken);
         landing.taken_bytes += node.taken;
         let Some(landed) = node.landed else { continue };
+        // Some were written after the copy began.
+        landing.kept_files += landed.passed_files.saturating_sub(node.passed_files);
         landing.replaced_files += landed.replaced_files;
         landing.removed_files += landed.removed_files;
         landing.removed_folders += landed.removed_folders;
@@ -154,6 +157,7 @@ mod tests {
             present_files: 0,
             passed_files: 0,
             passed_bytes: 0,
+            refused_bytes: 0,
         }
     }
 

@@ -16,6 +16,7 @@ use ropewalk_model::journal::{Recorded, Seen, Step, Takeover, joined};
 use rustix::fs::{AtFlags, Dir, FileType, RenameFlags, Stat};
 use rustix::io::Errno;
 
+use crate::file_systems::FileSystem;
 use crate::journal::{self, Left};
 use crate::staging::{begins_as_id, remove_entry, temporary_begin};
 use crate::sys;
@@ -228,7 +229,8 @@ fn is_id(id: &[u8]) -> bool {
 pub(crate) fn is_ours(folder: &OwnedFd, name: &[u8]) -> Option<bool> {
     let user = rustix::process::geteuid().as_raw();
     let stat = sys::stat_entry(folder.as_fd(), name).ok()?;
-    Some(stat.st_uid == user)
+    let has_one_owner = || FileSystem::of(folder).is_some_and(FileSystem::has_one_owner);
+    Some(stat.st_uid == user || has_one_owner())
 }
 
 /// What the pure part has to know of a file.

@@ -22,7 +22,7 @@ use std::sync::{Mutex, OnceLock};
 
 use ropewalk_model::journal::Adopt;
 use ropewalk_model::{Layout, Piece, Range, RangeSet};
-use rustix::fs::{FileType, Mode, OFlags, Stat};
+use rustix::fs::{FileType, Gid, Mode, OFlags, Stat, Uid};
 use rustix::io::Errno;
 
 use crate::endings::{ENDING_WAIT, await_endings};
@@ -469,13 +469,13 @@ impl Row {
 
     /// Gives the final mode and name; whether something had that name.
     fn rename(&self) -> Result<bool, StoreError> {
+        self.set_metadata(self.standing()?.filter(is_file).as_ref())?;
         let standing = self.standing()?;
         let file = standing.filter(is_file);
-        // Another one would lose the bytes that it has beside these.
+        // Another one would lose the bytes that it has beside these. Looked at last, as what is before this may take long.
         if self.file.keeps_rest && file.map(|stat| Version::of(&stat)) != *lock(&self.rest) {
             return Err(self.overtaken());
         }
-        self.set_mode(file.map(|stat| stat.st_mode))?;
         let (folder, from, to) = (self.parent.as_fd(), &*self.temporary, &*self.name);
         let is_new = self.file.keeps_rest && standing.is_none();
         let renamed = match is_new {
@@ -490,22 +490,43 @@ impl Row {
         Ok(standing.is_some())
     }
 
-    /// Gives the temporary file the permissions of what it replaces, else of the source, else those of a new file. Not the
-    /// set-user and set-group bits: the owner may be another.
-    fn set_mode(&self, replaced: Option<u32>) -> Result<(), StoreError> {
+    /// Gives the temporary file owner, group, attributes and permissions of what it replaces, as far as this process may, else the permissions
+    /// of the source, else those of a new file. Not the set-user and set-group bits.
+    fn set_metadata(&self, replaced: Option<&Stat>) -> Result<(), StoreError> {
         let mode = replaced
+            .map(|stat| stat.st_mode)
             .or(self.file.mode)
             .unwrap_or_else(|| 0o666 & !sys::umask());
         // Never made here: an earlier commit that was interrupted may have given it its name.
         let flags = OFlags::RDONLY | OFlags::NONBLOCK;
         let set = sys::open_beneath(self.parent.as_fd(), &self.temporary, flags, Mode::empty())
             .and_then(|file| {
+                if let Some(replaced) = replaced {
+                    self.take_owner(&file, replaced);
+                }
                 rustix::fs::fchmod(&file, Mode::from_raw_mode(mode & 0o777))?;
                 rustix::fs::fsync(&file)
             });
         set.map_err(|errno| {
             StoreError::from_errno(Operation::SetMetadata, self.temporary_path(), errno)
         })
+    }
+
+    /// Gives the temporary file owner, group and attributes of the one that it replaces. What is not permitted is left: no file loses its name
+    /// for that.
+    fn take_owner(&self, file: &OwnedFd, replaced: &Stat) {
+        let (user, group) = (
+            Uid::from_raw(replaced.st_uid),
+            Gid::from_raw(replaced.st_gid),
+        );
+        if rustix::fs::fchown(file, Some(user), Some(group)).is_err() {
+            let _ = rustix::fs::fchown(file, None, Some(group));
+        }
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK;
+        let old = sys::open_beneath(self.parent.as_fd(), &self.name, flags, Mode::empty());
+        if let Ok(old) = old {
+            sys::copy_attributes(&old, file);
+        }
     }
 
     /// Whether a file of at least this length has the final name.

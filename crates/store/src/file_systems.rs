@@ -12,6 +12,9 @@ pub(crate) struct FileSystem(u32);
 
 const TMPFS: FileSystem = FileSystem(0x0102_1994);
 
+const FAT: FileSystem = FileSystem(0x0000_4d44);
+const EXFAT: FileSystem = FileSystem(0x2011_bab0);
+
 /// Local ones whose `syncfs` writes everything, waits for it, and reports what failed.
 const SYNC_WHOLE: [FileSystem; 5] = [
     FileSystem(0x0000_ef53), // ext2, ext3, ext4
@@ -45,8 +48,8 @@ const MADE_WHEN_READ: [FileSystem; 13] = [
 /// an inode.
 const INODES_CHANGE: [FileSystem; 7] = [
     FileSystem(0x6573_5546), // FUSE
-    FileSystem(0x0000_4d44), // FAT
-    FileSystem(0x2011_bab0), // exFAT
+    FAT,
+    EXFAT,
     FileSystem(0x0000_517b), // SMB
     FileSystem(0xff53_4d42), // CIFS
     FileSystem(0xfe53_4d42), // SMB2
@@ -116,6 +119,21 @@ impl FileSystem {
     /// is not known here; ZFS before 2.2.2 said of files that were just written that they are holes.
     pub(crate) fn knows_holes(self) -> bool {
         SYNC_WHOLE.contains(&self)
+    }
+
+    /// How many bytes a file has at most, where that is few.
+    pub(crate) fn file_len_max(self) -> Option<u64> {
+        (self == FAT).then_some(u64::from(u32::MAX))
+    }
+
+    /// Whether modes may be those of the mount, and the same for all files.
+    pub(crate) fn may_fix_modes(self) -> bool {
+        INODES_CHANGE.contains(&self)
+    }
+
+    /// Whether all files have the owner of the mount.
+    pub(crate) fn has_one_owner(self) -> bool {
+        [FAT, EXFAT].contains(&self)
     }
 
     /// Whether sizes of files say nothing of their contents.

@@ -17,10 +17,10 @@ use std::time::{Duration, Instant};
 
 use ropewalk_model::journal::{HOST_MARK_LEN, Header, HeaderError, Records, decode, ending};
 pub(crate) use ropewalk_model::journal::{Recorded, Safe};
-use rustix::fs::{FallocateFlags, FlockOperation, Mode, OFlags};
+use rustix::fs::{AtFlags, FallocateFlags, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::file_systems::has_common_locks;
+use crate::file_systems::{FileSystem, has_common_locks};
 use crate::leftovers::host_mark;
 use crate::sys;
 
@@ -68,14 +68,20 @@ impl Journal {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::APPEND;
         let file = sys::open_beneath(folder, name, flags, Mode::RUSR | Mode::WUSR)?;
         // A reader that has it open sees no header, and lets it go.
-        rustix::io::retry_on_intr(|| rustix::fs::flock(&file, FlockOperation::LockExclusive))?;
+        let locked =
+            rustix::io::retry_on_intr(|| rustix::fs::flock(&file, FlockOperation::LockExclusive));
+        // Of one that has no lock no reader knows whether it is written.
+        if let Err(errno) = locked {
+            let _ = rustix::fs::unlinkat(folder, name, AtFlags::empty());
+            return Err(errno);
+        }
         let mut journal = Self {
             file: File::from(file),
             records: Records::default(),
         };
         let header = Header {
             host: host(),
-            has_common_locks: has_common_locks(&journal.file),
+            has_common_locks: are_locks_common(&journal.file),
         };
         journal.write(&header.encode())?;
         Ok(journal)
@@ -147,6 +153,8 @@ pub(crate) enum Found {
     Locked,
     /// Locks say nothing about its writer.
     OfOtherHost,
+    /// The file system has no locks.
+    WithoutLocks,
     /// Another version of this program wrote it.
     OfOtherVersion,
     /// No journal, or gone.
@@ -160,8 +168,10 @@ pub(crate) fn find(folder: impl AsFd, name: &[u8]) -> Found {
     let Ok(file) = sys::open_beneath(folder.as_fd(), name, flags, Mode::empty()) else {
         return Found::Unreadable;
     };
-    if is_locked(&file) {
-        return Found::Locked;
+    match try_lock(&file) {
+        Ok(true) => {}
+        Ok(false) => return Found::Locked,
+        Err(_) => return Found::WithoutLocks,
     }
     let mut file = File::from(file);
     let mut bytes = Vec::new();
@@ -171,7 +181,7 @@ pub(crate) fn find(folder: impl AsFd, name: &[u8]) -> Found {
         Err(HeaderError::OtherVersion { .. }) => return Found::OfOtherVersion,
         Ok(_) | Err(HeaderError::None) => return Found::Unreadable,
     };
-    match header.is_lock_known(&host(), || has_common_locks(&file)) {
+    match header.is_lock_known(&host(), || are_locks_common(&file)) {
         false => Found::OfOtherHost,
         true => Found::Left(Left {
             files: decode(records),
@@ -198,16 +208,33 @@ pub(crate) fn claim(folder: impl AsFd, name: &[u8]) -> Option<Left> {
         match find(folder.as_fd(), name) {
             Found::Left(left) => return Some(left),
             Found::Locked if Instant::now() < until => std::thread::sleep(LOOK_PAUSE),
-            Found::Locked | Found::OfOtherHost | Found::OfOtherVersion | Found::Unreadable => {
-                return None;
-            }
+            Found::Locked
+            | Found::OfOtherHost
+            | Found::WithoutLocks
+            | Found::OfOtherVersion
+            | Found::Unreadable => return None,
         }
     }
 }
 
+/// Whether all hosts that see a file know of its locks. Of a local file system there is one, which may have had another name: a container has
+/// a new one each time.
+fn are_locks_common(file: &File) -> bool {
+    FileSystem::of(file).is_some_and(FileSystem::is_local) || has_common_locks(file)
+}
+
 /// Whether a process has locked a file; if not, it is locked until it is closed. A file system without locks counts as locked.
 pub(crate) fn is_locked(file: impl AsFd) -> bool {
-    rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive).is_err()
+    try_lock(file) != Ok(true)
+}
+
+/// Locks a file until it is closed, unless a process has locked it; whether it is locked now. The error is that of a file system without locks.
+pub(crate) fn try_lock(file: impl AsFd) -> Result<bool, Errno> {
+    match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(true),
+        Err(Errno::AGAIN) => Ok(false),
+        Err(errno) => Err(errno),
+    }
 }
 
 /// Whether a process writes the journal of this name.
@@ -335,8 +362,9 @@ mod tests {
         assert_eq!(left.files[1].units, [unit]);
         drop(left);
         let mut bytes = std::fs::read(path.path().join("j")).unwrap();
-        // The host's mark.
+        // The host's mark, and that no other host knows the lock.
         bytes[HEADER_LEN - 2] ^= 1;
+        bytes[HEADER_LEN - 1] = b'0';
         std::fs::write(path.path().join("j"), &bytes).unwrap();
         assert!(claim(&folder, b"j").is_none());
     }

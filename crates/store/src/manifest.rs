@@ -245,5 +245,11 @@ pub(crate) fn parent_of(path: &[u8]) -> Option<&[u8]> {
     Some(&path[..cut])
 }
 
+/// The name of an entry in its folder.
+pub(crate) fn last_name(path: &[u8]) -> &[u8] {
+    let cut = path.iter().rposition(|byte| *byte == b'/');
+    cut.map_or(path, |cut| &path[cut + 1..])
+}
+
 #[cfg(test)]
 mod tests;

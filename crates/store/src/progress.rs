@@ -131,7 +131,7 @@ impl Progress {
                 }
                 self.journal = Some(journal);
             }
-            Err(errno) if self.node.is_some() && errno != Errno::NAMETOOLONG => {
+            Err(errno) if self.node.is_some() && !is_without_journals(errno) => {
                 let path = stage.folder_path.join(OsStr::from_bytes(&name));
                 return Err(StoreError::from_create(path, stage.folder, errno));
             }
@@ -289,6 +289,18 @@ fn end_with(journal: &mut Journal, is_ending: bool) -> Result<(), Errno> {
         true => journal.note_ending(),
         false => Ok(()),
     }
+}
+
+/// Whether there can be no journal: its name is too long, or the file system has no locks (Lustre without `flock`, NFS without a lock server). Then
+/// no node of a shared copy has one, and no later transfer goes on with it.
+fn is_without_journals(errno: Errno) -> bool {
+    let known = [
+        Errno::NAMETOOLONG,
+        Errno::NOSYS,
+        Errno::OPNOTSUPP,
+        Errno::NOLCK,
+    ];
+    known.contains(&errno)
 }
 
 #[cfg(test)]

@@ -13,8 +13,9 @@ use ropewalk_model::journal::Version;
 use rustix::fs::{Dir, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
-use crate::claims::TAKEN;
+use crate::claims::{TAKEN, is_ours};
 use crate::error::{Operation, StoreError};
+use crate::file_systems::FileSystem;
 use crate::journal::{self, Found, Left};
 use crate::staging::{is_temporary, open_parent, temporary_begin, try_remove_entry};
 use crate::sys;
@@ -28,6 +29,8 @@ pub enum RemainState {
     InUse,
     /// Made by a process of another host: locks are of no use there.
     OtherHost,
+    /// Its file system has no locks, so whether a transfer runs is not known.
+    NoLocks,
     /// Made by another user.
     OtherUser,
     /// Its journal is another version's of this program, which knows what is safe.
@@ -150,6 +153,7 @@ fn find(
             RemainState::InUse => 2,
             RemainState::Resumable => 0,
             RemainState::OtherHost
+            | RemainState::NoLocks
             | RemainState::OtherUser
             | RemainState::OtherVersion
             | RemainState::Unrecorded => 1,
@@ -223,15 +227,16 @@ struct Names {
 }
 
 fn state_of(folder: &OwnedFd, journal: &[u8], stat: &Stat) -> (RemainState, Option<Left>) {
-    let is_ours = |stat: &Stat| stat.st_uid == rustix::process::geteuid().as_raw();
-    let of_journal = sys::stat_entry(folder.as_fd(), journal);
-    if !is_ours(stat) || !of_journal.is_ok_and(|stat| is_ours(&stat)) {
+    let has_one_owner = FileSystem::of(folder).is_some_and(FileSystem::has_one_owner);
+    let is_own = stat.st_uid == rustix::process::geteuid().as_raw() || has_one_owner;
+    if !is_own || is_ours(folder, journal) != Some(true) {
         return (RemainState::OtherUser, None);
     }
     match journal::find(folder, journal) {
         Found::Left(left) => (RemainState::Resumable, Some(left)),
         Found::Locked => (RemainState::InUse, None),
         Found::OfOtherHost => (RemainState::OtherHost, None),
+        Found::WithoutLocks => (RemainState::NoLocks, None),
         Found::OfOtherVersion => (RemainState::OtherVersion, None),
         Found::Unreadable => (RemainState::Unrecorded, None),
     }
@@ -247,8 +252,8 @@ fn without_journal(folder: &OwnedFd, name: &[u8], stat: &Stat) -> RemainState {
         _ => return RemainState::Unrecorded,
     };
     let opened = sys::open_beneath(folder.as_fd(), name, flags, Mode::empty());
-    match opened.map(|opened| journal::is_locked(&opened)) {
-        Ok(true) => RemainState::InUse,
+    match opened.and_then(journal::try_lock) {
+        Ok(false) => RemainState::InUse,
         _ => RemainState::Unrecorded,
     }
 }

@@ -187,6 +187,8 @@ pub struct Present {
     pub passed_files: u64,
     /// How many bytes these have in the source.
     pub passed_bytes: u64,
+    /// How many bytes have files that the destination cannot hold; `unchanged` has these, too, and [`Landed::unplaced`] the names.
+    pub refused_bytes: u64,
     /// How many of the adopted bytes are chunks that files of the destination have, not ones that an earlier transfer wrote.
     pub taken_bytes: u64,
     /// Files that an earlier transfer left and that have not the bytes any more that it recorded: in order, the first ones, and how many

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{
     self, AtFlags, FallocateFlags, FileType, MemfdFlags, Mode, OFlags, RenameFlags, ResolveFlags,
-    SealFlags, Stat, Timestamps,
+    SealFlags, Stat, Timestamps, XattrFlags,
 };
 use rustix::io::Errno;
 
@@ -251,6 +251,20 @@ pub(crate) fn nameless(folder: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
 pub(crate) fn link(file: BorrowedFd<'_>, dir: BorrowedFd<'_>, name: &[u8]) -> Result<(), Errno> {
     let old = format!("/proc/self/fd/{}", file.as_raw_fd());
     fs::linkat(fs::CWD, old, dir, name, AtFlags::SYMLINK_FOLLOW)
+}
+
+/// Gives a file the attributes of users and the ACL of another one, as far as both file systems have them.
+pub(crate) fn copy_attributes(from: &OwnedFd, to: &OwnedFd) {
+    // As much as the kernel has of either.
+    let mut names = vec![0; 1 << 16];
+    let mut value = vec![0; 1 << 16];
+    let len = fs::flistxattr(from, &mut names).unwrap_or(0);
+    let is_kept = |name: &&[u8]| name.starts_with(b"user.") || *name == b"system.posix_acl_access";
+    for name in names[..len].split(|byte| *byte == 0).filter(is_kept) {
+        if let Ok(len) = fs::fgetxattr(from, name, &mut value) {
+            let _ = fs::fsetxattr(to, name, &value[..len], XattrFlags::empty());
+        }
+    }
 }
 
 /// Sets permissions and modification time of what an `O_PATH` descriptor names.

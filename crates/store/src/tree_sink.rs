@@ -60,6 +60,7 @@ mod differences;
 mod early;
 mod extra;
 mod kept;
+mod limits;
 mod links;
 mod objects;
 mod parts;
@@ -160,7 +161,10 @@ struct Tree {
     /// Those of them that are not the same as in the source, and stay all the same.
     passed: Objects,
     stays: Stays,
+    /// How many more stay that another program has written since the copy began.
+    passed_late: AtomicU64,
     compares: Compares,
+    keeps_change_times: OnceLock<bool>,
     /// Files of DEST whose contents are those of the source, and what they were then.
     compared: HashMap<u32, contents::Identity>,
     /// Another node has found that these files are the same, and has made the temporary name.
@@ -358,14 +362,17 @@ impl TreeSink {
             // Making the stage in it changes its time.
             tree.note_standing(&[], tree.stage_parent.as_fd())?;
         }
+        tree.leave_out_impossible()?;
         tree.early.is_wished = names_early && inside && node.is_none();
         let contents = wish.and_then(|wish| wish.contents);
         let mut same = tree.survey_contents(&layout, contents)?;
+        tree.leave_out_closed(&same);
         match there {
             There::Replaced { .. } => {}
             There::Kept(_) => tree.keep(&same),
             There::Known(unchanged, ..) => tree.keep_known(&same, &layout, unchanged),
         }
+        tree.keep_refused();
         tree.choose_early(&mut same, &layout);
         let shared = node.is_some() || matches!(there, There::Replaced { shared: true, .. });
         if shared && !single {
@@ -477,7 +484,9 @@ impl Tree {
             unchanged: Objects::default(),
             passed: Objects::default(),
             stays: Stays::default(),
+            passed_late: AtomicU64::new(0),
             compares: Compares::default(),
+            keeps_change_times: OnceLock::new(),
             compared: HashMap::new(),
             was_told: false,
             removes: OnceLock::new(),

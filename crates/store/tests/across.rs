@@ -221,3 +221,42 @@ fn what_has_no_place_is_kept() {
     assert_eq!((sent, unplaced, kept.len()), (0, 0, 0));
     assert_eq!(contents(&to), contents(&from));
 }
+
+/// A folder of the destination that this user cannot look into keeps what is below it out of the copy, and nothing else; none of that is sent.
+#[test]
+fn closed_folders_are_left_out() {
+    let (_keep, folder) = folder();
+    let (from, to) = (folder.join("from"), folder.join("to"));
+    for path in ["closed/deep", "open"] {
+        std::fs::create_dir_all(from.join(path)).unwrap();
+        std::fs::create_dir_all(to.join(path)).unwrap();
+    }
+    for path in ["closed/a", "closed/deep/b", "closed/deep/none", "open/c"] {
+        let contents = if path.ends_with("none") { "" } else { path };
+        std::fs::write(from.join(path), contents).unwrap();
+    }
+    set_mode(&to.join("closed"), 0o700);
+    if !rustix::process::geteuid().is_root() {
+        set_mode(&to.join("closed"), 0o000);
+    }
+    for path in ["", "to", "to/open"] {
+        chown(folder.join(path), Some(65534), Some(65534)).unwrap();
+    }
+    let landed = support::sys::as_nobody(|| {
+        let (source, sink) = update_pair(&from, &to, &id(1));
+        assert_eq!(finish(&source, &sink), "open/c".len() as u64);
+        sink.landed()
+    });
+    let denied = |path: &&str| (path.as_bytes().to_vec(), "permission denied".to_owned());
+    let closed = [
+        "closed/a",
+        "closed/deep",
+        "closed/deep/b",
+        "closed/deep/none",
+    ];
+    let closed: Vec<_> = closed.iter().map(denied).collect();
+    assert_eq!(landed.unplaced, closed);
+    assert_eq!(std::fs::read(to.join("open/c")).unwrap(), b"open/c");
+    set_mode(&to.join("closed"), 0o700);
+    assert_eq!(names(&to.join("closed")), ["deep"]);
+}

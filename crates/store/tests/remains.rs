@@ -100,11 +100,12 @@ fn one_journal_in_use_is_enough() {
     let sink = begin(&folder, &to, 1);
     let own = one(&to).path;
     let own = own.file_name().unwrap().to_str().unwrap();
-    // Journals of another host.
+    // Journals of another host, which no other knows the locks of.
     let journal = std::fs::read(folder.join(format!("{own}.journal"))).unwrap();
     let mut other = journal.clone();
     let header = other.iter().position(|byte| *byte == b'\n').unwrap() + 1;
     other[header..header + 16].fill(b'0');
+    other[header + 16] = b'0';
     for node in ["000000", "000009"] {
         std::fs::write(folder.join(format!("{own}.{node}.journal")), &other).unwrap();
     }
@@ -177,4 +178,21 @@ fn what_was_being_taken_over_is_removed_with_its_journal() {
     assert_eq!(found.path, taken);
     found.remove().unwrap();
     assert_eq!(names(&folder), ["from"]);
+}
+
+/// A local file system has one host, whatever its name was: a container has a new one each time.
+#[test]
+fn hosts_of_local_file_systems_may_have_other_names() {
+    let (_keep, folder) = folder();
+    let to = folder.join("to");
+    let sink = begin(&folder, &to, 1);
+    let own = one(&to).path;
+    let journal = folder.join(format!("{}.journal", own.file_name().unwrap().display()));
+    let mut bytes = std::fs::read(&journal).unwrap();
+    let header = bytes.iter().position(|byte| *byte == b'\n').unwrap() + 1;
+    bytes[header..header + 16].fill(b'0');
+    std::fs::write(&journal, &bytes).unwrap();
+    assert_eq!(one(&to).state, RemainState::InUse);
+    drop(sink);
+    assert_eq!(one(&to).state, RemainState::Resumable);
 }

@@ -297,3 +297,29 @@ fn identity_sees_length_and_time() {
         Err(StoreError::Vanished { .. })
     ));
 }
+
+/// A file that takes the place of another one has its owner, group, mode and attributes. As root, which can give files away.
+#[test]
+fn a_replaced_file_keeps_its_owner() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("SKIPPED: only root can give a file to another user");
+        return;
+    }
+    let (_keep, folder) = folder();
+    let path = folder.join("file");
+    std::fs::write(&path, "old").unwrap();
+    std::os::unix::fs::chown(&path, Some(1234), Some(4321)).unwrap();
+    set_mode(&path, 0o640);
+    let flags = rustix::fs::XattrFlags::empty();
+    rustix::fs::setxattr(&path, "user.origin", b"kept", flags).unwrap();
+    let sink = create(&[(0, 3, 0, 0)], &path);
+    sink.write_at(0, b"new").unwrap();
+    sink.commit().unwrap();
+    let found = path.metadata().unwrap();
+    assert_eq!(std::fs::read(&path).unwrap(), b"new");
+    assert_eq!((found.uid(), found.gid()), (1234, 4321));
+    assert_eq!(found.mode() & 0o7777, 0o640);
+    let mut value = [0; 10];
+    let len = rustix::fs::getxattr(&path, "user.origin", &mut value).unwrap();
+    assert_eq!(&value[..len], b"kept");
+}

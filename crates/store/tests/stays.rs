@@ -204,3 +204,80 @@ fn a_file_that_stays_is_there_at_the_end() {
     assert!(error.to_string().contains("\"f\"") || error.path() == Some(&to.join("f")));
     sink.discard();
 }
+
+/// What another program writes while the copy runs stays as well, whether its file would get its name before the commit or with it.
+#[test]
+fn what_is_written_meanwhile_stays() {
+    for (stays, is_early) in [
+        (Stays::Newer, false),
+        (Stays::Newer, true),
+        (Stays::Existing, false),
+        (Stays::Existing, true),
+    ] {
+        let (_keep, folder) = folder();
+        let (from, to) = (folder.join("from"), folder.join("to"));
+        for root in [&from, &to] {
+            std::fs::create_dir(root).unwrap();
+        }
+        for name in ["appears", "is newer"] {
+            std::fs::write(from.join(name), "source").unwrap();
+            set_times(&from.join(name), 1000, 0);
+        }
+        let there = to.join("is newer");
+        if stays == Stays::Newer {
+            std::fs::write(&there, "old").unwrap();
+            set_times(&there, 900, 0);
+        }
+        let (source, parts) = opened(&from);
+        let wish = Wish {
+            names_early: is_early,
+            ..wish(stays)
+        };
+        let sink = TreeSink::update(&to, &parts, ID, wish).unwrap();
+        assert_eq!(sink.names_early(), is_early);
+        fill(&source, &sink, &RangeSet::new());
+        let names: &[&str] = match stays {
+            Stays::Existing => &["appears", "is newer"],
+            _ => &["is newer"],
+        };
+        for name in names {
+            std::fs::write(to.join(name), "written meanwhile").unwrap();
+        }
+        let all = sink.layout().ranges();
+        sink.make_ready(&all);
+        sink.sync().unwrap();
+        sink.record(&all, &[]);
+        sink.name_ready();
+        sink.commit().unwrap();
+        for name in names {
+            let found = std::fs::read(to.join(name)).unwrap();
+            assert_eq!(found, b"written meanwhile", "{stays:?} {is_early} {name}");
+        }
+        let landed = sink.landed();
+        assert_eq!(landed.passed_files, names.len() as u64);
+        assert_eq!(
+            landed.added_files + landed.replaced_files,
+            2 - names.len() as u64
+        );
+        assert_eq!(support::names(&to), ["appears", "is newer"]);
+    }
+}
+
+/// The same of a copy of one file.
+#[test]
+fn a_file_that_is_written_meanwhile_stays() {
+    for stays in [Stays::Newer, Stays::Existing] {
+        let (_keep, folder) = folder();
+        let (from, to) = (folder.join("from"), folder.join("to"));
+        std::fs::write(&from, "source").unwrap();
+        set_times(&from, 1000, 0);
+        let (source, parts) = opened(&from);
+        let sink = TreeSink::update(&to, &parts, ID, wish(stays)).unwrap();
+        fill(&source, &sink, &RangeSet::new());
+        std::fs::write(&to, "written meanwhile").unwrap();
+        sink.commit().unwrap();
+        assert_eq!(std::fs::read(&to).unwrap(), b"written meanwhile");
+        assert_eq!(sink.landed().passed_files, 1);
+        assert_eq!(support::names(&folder), ["from", "to"]);
+    }
+}

@@ -87,8 +87,14 @@ impl Looked {
 /// The messages that say what is there.
 pub(crate) fn present_messages(present: &Present) -> Vec<control::Present> {
     let mut messages = Vec::new();
-    let counted = present.files + present.passed_files + present.taken_bytes;
-    if counted + present.wrong_more > 0 || !present.wrong.is_empty() {
+    let counted = [
+        present.files,
+        present.passed_files,
+        present.taken_bytes,
+        present.refused_bytes,
+        present.wrong_more,
+    ];
+    if counted.iter().any(|count| *count > 0) || !present.wrong.is_empty() {
         let wrong = present.wrong.iter().map(|wrong| control::Wrong {
             path: wrong.path.clone(),
             bytes: wrong.bytes,
@@ -100,6 +106,7 @@ pub(crate) fn present_messages(present: &Present) -> Vec<control::Present> {
             passed_files: present.passed_files,
             passed_bytes: present.passed_bytes,
             taken_bytes: present.taken_bytes,
+            refused_bytes: present.refused_bytes,
             ..control::Present::default()
         });
     }

@@ -1092,6 +1092,9 @@ pub struct Present {
     pub wrong: ::prost::alloc::vec::Vec<Wrong>,
     #[prost(uint64, tag = "10")]
     pub wrong_more: u64,
+    /// of files that the destination cannot hold; `ranges` has them, `files` does not count them
+    #[prost(uint64, tag = "11")]
+    pub refused_bytes: u64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Wrong {

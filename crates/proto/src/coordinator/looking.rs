@@ -51,6 +51,7 @@ struct Search {
     adopted: RangeSet,
     files: u64,
     passed: (u64, u64),
+    refused: u64,
     taken: u64,
     // Bytes whose contents it has compared, as it last reported; it may compare some again.
     compared: u64,
@@ -67,6 +68,7 @@ impl Search {
         (self.unchanged, self.adopted) = (RangeSet::new(), RangeSet::new());
         self.files = 0;
         self.passed = (0, 0);
+        self.refused = 0;
         (self.taken, self.compared) = (0, 0);
     }
 
@@ -79,6 +81,7 @@ impl Search {
         self.passed.0 = self.passed.0.saturating_add(present.passed_files);
         self.passed.1 = self.passed.1.saturating_add(present.passed_bytes);
         self.taken = self.taken.saturating_add(present.taken_bytes);
+        self.refused = self.refused.saturating_add(present.refused_bytes);
     }
 
     fn is_of(&self, node: &Node) -> bool {
@@ -382,6 +385,7 @@ impl Coordinator {
         state.taken_bytes = search.taken.min(state.adopted_bytes);
         state.present_files = search.files;
         (state.passed_files, state.passed_bytes) = search.passed;
+        state.refused_bytes = search.refused;
         self.end_looking();
     }
 

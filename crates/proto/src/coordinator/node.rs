@@ -42,6 +42,8 @@ pub(super) struct Node {
     /// Of what its copy had, what stays though it is not the same: files, and their bytes.
     pub passed_files: u64,
     pub passed_bytes: u64,
+    /// Bytes of files that its file system cannot hold.
+    pub refused_bytes: u64,
     /// What it found wrong of what an earlier transfer left, and how many more files.
     pub wrong: Vec<Wrong>,
     pub wrong_more: u64,
@@ -118,6 +120,7 @@ impl Node {
             present_files: 0,
             passed_files: 0,
             passed_bytes: 0,
+            refused_bytes: 0,
             wrong: Vec::new(),
             wrong_more: 0,
             delivered: 0,
@@ -261,6 +264,7 @@ impl Node {
         add(&mut self.present_files, present.files);
         add(&mut self.passed_files, present.passed_files);
         add(&mut self.passed_bytes, present.passed_bytes);
+        add(&mut self.refused_bytes, present.refused_bytes);
         add(&mut self.taken_bytes, present.taken_bytes);
         self.note_wrong(present);
     }

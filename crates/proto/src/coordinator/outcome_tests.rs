@@ -457,6 +457,7 @@ fn numbers_of_what_is_present_are_believed_within_bounds() {
             files: u64::MAX,
             passed_files: u64::MAX,
             passed_bytes: u64::MAX,
+            refused_bytes: u64::MAX,
             taken_bytes: u64::MAX,
             wrong: vec![control::Wrong::default(); 90],
             wrong_more: u64::MAX - 1,

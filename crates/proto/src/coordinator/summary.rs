@@ -57,6 +57,8 @@ pub struct NodeSummary<'a> {
     pub passed_files: u64,
     /// These bytes.
     pub passed_bytes: u64,
+    /// Bytes of files that its file system cannot hold; `present` has them.
+    pub refused_bytes: u64,
 }
 
 impl Coordinator {
@@ -109,6 +111,7 @@ impl Coordinator {
                 present_files: node.present_files,
                 passed_files: node.passed_files,
                 passed_bytes: node.passed_bytes,
+                refused_bytes: node.refused_bytes,
             })
             .collect()
     }

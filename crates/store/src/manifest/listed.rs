@@ -16,7 +16,7 @@ use rustix::io::Errno;
 
 use super::left_out::LeftOut;
 use super::scan::{Scan, Walk};
-use super::{EntryKind, Keep, Scanning, parent_of};
+use super::{EntryKind, Keep, Scanning, last_name, parent_of};
 use crate::error::{Operation, StoreError};
 use crate::filter::Filter;
 use crate::sys;
@@ -174,9 +174,4 @@ impl Walk<'_> {
         });
         Ok(())
     }
-}
-
-fn last_name(path: &[u8]) -> &[u8] {
-    let cut = path.iter().rposition(|byte| *byte == b'/');
-    cut.map_or(path, |cut| &path[cut + 1..])
 }

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 
 use super::Tree;
 use super::extra::words;
-use super::standing::{MODE_MASK, times};
+use super::standing::{MODE_MASK, SET_BITS, times};
 use crate::error::{Operation, StoreError};
 use crate::holes;
 use crate::manifest::{Entry, EntryKind, Special, parent_of};
@@ -104,8 +104,9 @@ impl Tree {
             let made = rustix::fs::mkdirat(folder, name, Mode::RWXU).and_then(|()| {
                 let flags = OFlags::RDONLY | OFlags::DIRECTORY;
                 let made = sys::open_beneath(folder, name, flags, Mode::empty())?;
-                // Should the commit not come to its end; until then something is put into it.
-                sys::set_mode(made.as_fd(), entry.mode & MODE_MASK | 0o700)?;
+                // Should the commit not come to its end; until then something is put into it. It has the set-group bit of its folder.
+                let bits = rustix::fs::fstat(&made)?.st_mode & SET_BITS;
+                sys::set_mode(made.as_fd(), entry.mode & MODE_MASK | 0o700 | bits)?;
                 self.note_across(made)
             });
             return made.map_err(Unplaceable::Errno);
@@ -195,10 +196,6 @@ impl Tree {
         };
         let made = File::from(made);
         self.copy_contents(staged, &made, (object, entry), file)?;
-        // The file of another owner may not be linked.
-        if !is_named {
-            sys::link(made.as_fd(), folder, temporary).map_err(Unplaceable::Errno)?;
-        }
         let set = self.set_all(made.as_fd(), object, file, 0, &times(file));
         set.map_err(|errno| {
             let path = self.path_of(object);
@@ -206,6 +203,10 @@ impl Tree {
         })?;
         // What has its name is taken for whole by the next transfer, and may have taken the place of an older file.
         rustix::fs::fsync(&made)
+            .and_then(|()| match is_named {
+                true => Ok(()),
+                false => sys::link(made.as_fd(), folder, temporary),
+            })
             .and_then(|()| self.note_across(made.into()))
             .map_err(Unplaceable::Errno)
     }
@@ -289,7 +290,7 @@ impl Tree {
         lock(&self.across).unplaced.clear();
     }
 
-    /// Entries that have no place, what is in such folders among them, and links that the file system there refuses.
+    /// Entries that have no place, what is in such folders among them, and what the file system there cannot hold.
     pub(super) fn all_unplaced(&self) -> HashSet<u32> {
         let mut all: HashSet<u32> = lock(&self.across).unplaced.keys().copied().collect();
         all.extend(self.refused.all().keys());
@@ -343,11 +344,8 @@ impl Tree {
             .filter_map(|(object, why)| Some((*object, why.clone()?)))
             .collect();
         let refused = self.refused.all();
-        named.extend(
-            refused
-                .iter()
-                .map(|(object, why)| (*object, (*why).to_owned())),
-        );
+        let why = refused.iter();
+        named.extend(why.filter_map(|(object, why)| Some((*object, why.clone()?))));
         drop(refused);
         named.sort_unstable();
         let more = named.len().saturating_sub(UNPLACED_MAX) as u64;

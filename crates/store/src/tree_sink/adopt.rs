@@ -23,6 +23,7 @@ use super::same::{Check, Wish};
 use super::standing::heritage;
 use super::{INODE_UNKNOWN, Tree};
 use crate::claims::{Claim, Successor, give_name, seen};
+use crate::file_systems::FileSystem;
 use crate::folders::Folders;
 use crate::manifest::{Entry, EntryKind, parent_of};
 use crate::open_files::lock;
@@ -448,9 +449,17 @@ impl Place {
     fn open(folder: &OwnedFd, name: Vec<u8>) -> Self {
         let flags = OFlags::PATH | OFlags::DIRECTORY;
         let root = sys::open_beneath(folder.as_fd(), &name, flags, Mode::empty()).ok();
-        // A commit that did not end may have given it the source's mode, and others the right to change what is in it.
-        let is_private =
-            |root: &OwnedFd| rustix::fs::fstat(root).is_ok_and(|stat| stat.st_mode & 0o077 == 0);
+        // A commit that did not end may have given it the source's mode, and others the right to change what is in it. Some file systems have one
+        // mode for all.
+        let is_fixed = |stat: &Stat| {
+            let all = rustix::fs::fstat(folder).map_or(0, |stat| stat.st_mode & 0o777);
+            let may_fix = FileSystem::of(folder).is_some_and(FileSystem::may_fix_modes);
+            may_fix && stat.st_mode & 0o777 == all
+        };
+        let is_private = |root: &OwnedFd| {
+            let stat = rustix::fs::fstat(root);
+            stat.is_ok_and(|stat| stat.st_mode & 0o077 == 0 || is_fixed(&stat))
+        };
         Self {
             name,
             root: root.filter(is_private),

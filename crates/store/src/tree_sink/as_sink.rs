@@ -60,6 +60,7 @@ impl Sink for TreeSink {
         let taken_bytes = progress.taken.len_bytes();
         drop(progress);
         let (passed_bytes, passed_files) = tree.passed(&self.staging.layout);
+        let refused = tree.refused.early().len() as u64;
         let wrong = tree.wrong.iter().take(WRONG_MAX);
         let wrong = wrong.map(|(object, bytes)| Wrong {
             path: tree.entries[*object as usize].path.clone(),
@@ -69,9 +70,10 @@ impl Sink for TreeSink {
             unchanged: tree.unchanged_bytes(&self.staging.layout),
             adopted,
             units,
-            files: tree.unchanged.len() as u64 - passed_files,
+            files: tree.unchanged.len() as u64 - passed_files - refused,
             passed_files,
             passed_bytes,
+            refused_bytes: tree.refused_bytes(&self.staging.layout),
             taken_bytes,
             wrong: wrong.collect(),
             wrong_more: tree.wrong.len().saturating_sub(WRONG_MAX) as u64,
@@ -131,7 +133,7 @@ impl Sink for TreeSink {
         self.staging.target.commit(&same)?;
         // Only when everything has its name, and is safe: what is extra may be what has none, under its old name.
         let tree = &self.staging.target;
-        let removed = match tree.is_any_unplaced() || tree.refused.is_any() {
+        let removed = match tree.is_any_unplaced() || tree.refused.may_be_extra() {
             true => self.staging.target.made_way(),
             false => self.staging.target.take_away_extra(),
         };

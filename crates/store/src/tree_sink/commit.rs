@@ -16,8 +16,8 @@ use rustix::fs::{AtFlags, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
 use super::across::Unplaceable;
-use super::extra::Way;
-use super::same::{Same, is_file};
+use super::extra::{Way, words};
+use super::same::{Same, is_file, is_of_process};
 use super::standing::{heritage_of, is_set};
 use super::{Tree, replaceable};
 use crate::error::{Operation, StoreError};
@@ -83,7 +83,11 @@ impl Tree {
         let lost = match &dest {
             None => {
                 let lost = self.set_folders(root.as_fd())?;
-                self.rename_stage()?;
+                // What is left of it is taken over by the next copy where it is this user's, and no other's to change.
+                self.rename_stage().inspect_err(|_| {
+                    let _ = rustix::fs::fchown(root, Some(self.user), None);
+                    let _ = rustix::fs::fchmod(root, Mode::RWXU);
+                })?;
                 self.sync_all(root, false)?;
                 self.count_all_as_added();
                 lost
@@ -292,15 +296,24 @@ impl Tree {
             OFlags::RDONLY | OFlags::NONBLOCK,
             Mode::empty(),
         );
+        let file = file.map_err(|errno| failed(Operation::Sync, errno))?;
+        // Long before it has an owner and a mode by which the next copy would not take it over, if this one ends.
+        let sync = || rustix::fs::fsync(&file).map_err(|errno| failed(Operation::Sync, errno));
+        sync()?;
         self.set_metadata(folder, &self.temporary, entry, 0)?;
-        file.and_then(rustix::fs::fsync)
-            .map_err(|errno| failed(Operation::Sync, errno))?;
+        sync()?;
         self.name_single()
     }
 
     /// Gives what is complete its final name, where it is no tree.
     fn name_single(&self) -> Result<(), StoreError> {
-        let replaces = sys::stat_entry(self.parent.as_fd(), &self.name).is_ok();
+        let standing = sys::stat_entry(self.parent.as_fd(), &self.name);
+        let replaces = standing.is_ok();
+        if self.passes_late(standing, self.entry(0)) {
+            self.remove_temporary();
+            lock(&self.landed).passed_files = 1;
+            return Ok(());
+        }
         self.rename_stage()?;
         *lock(&self.landed) = Landed {
             merged: None,
@@ -540,14 +553,29 @@ impl Tree {
             }
             let failed =
                 |errno| StoreError::from_errno(Operation::Rename, self.final_path(entry), errno);
-            let (mut standing, mut in_the_way) = (to.kind(path).map_err(failed)?, None);
+            let is_staged = from.kind(path).map_err(failed)?.is_some();
+            let mut stat_there = || {
+                let (folder, name) = to.parent(path)?;
+                sys::stat_entry(folder, name)
+            };
+            if is_staged && !is_folder && self.passes_late(stat_there(), entry) {
+                continue;
+            }
+            let standing = match to.kind(path) {
+                Err(errno) if !is_of_process(errno) => {
+                    self.note_unplaced(object, &words(errno));
+                    continue;
+                }
+                standing => standing.map_err(failed)?,
+            };
+            let (mut standing, mut in_the_way) = (standing, None);
             if let Some(kind) = standing
                 && !replaceable(&entry.kind, kind, specials)
             {
                 let Some(filter) = self.removes.get() else {
                     return Err(self.in_the_way(entry, kind, None));
                 };
-                if is_folder && self.lacks_files_below(entry) {
+                if is_folder && (self.lacks_files_below(entry) || self.is_refused_below(entry)) {
                     self.note_unplaced(object, "files in it are missing");
                     continue;
                 }
@@ -563,27 +591,48 @@ impl Tree {
                 old.insert(path);
                 continue;
             }
-            let (staged, name) = from.parent(path).map_err(failed)?;
-            let (folder, _) = to.parent(path).map_err(failed)?;
+            let (folder, name) = to.parent(path).map_err(failed)?;
             let stat = rustix::fs::fstat(folder).map_err(inspected)?;
             let given = heritage_of(&stat);
+            let given = (given != of_stage).then_some(given);
             let mut clear = || match in_the_way.take() {
                 Some(way) => way.clear(folder, name, entry),
                 None => Ok(()),
             };
             let mut is_across = stat.st_dev != device;
             let mut placed = Ok(());
+            let mut finished = None;
             if !is_across {
+                // Others may change what is in DEST, and none of them the stage: all is given there. It is not in the stage where another
+                // node, or an earlier attempt, has moved it.
+                if is_staged {
+                    if let Some(given) = given {
+                        self.inherit(&mut from, entry, object, given)?;
+                    }
+                    if is_folder {
+                        let below = self.below(object, is_done);
+                        let below = self.finish_staged(root, &mut from, object, &below, given)?;
+                        finished = Some(below);
+                    }
+                }
+                let (staged, _) = from.parent(path).map_err(failed)?;
                 placed = clear().map_err(Unplaceable::of).and_then(|()| {
-                    let mut renamed = sys::rename_to(staged, folder, name);
+                    let rename = || match is_folder {
+                        true => sys::rename_to(staged, folder, name),
+                        false => self.rename_file(staged, folder, name),
+                    };
+                    let mut renamed = rename();
                     // A folder that an earlier copy made read-only: it gets its mode back when all is in it.
                     if renamed == Err(Errno::ACCESS) && sys::open_up(folder).is_ok() {
-                        renamed = sys::rename_to(staged, folder, name);
+                        renamed = rename();
                     }
                     renamed.map_err(Unplaceable::Errno)
                 });
                 // Two mounts of one file system, or two volumes in it.
                 is_across = matches!(placed, Err(Unplaceable::Errno(Errno::XDEV)));
+            }
+            if let (true, Some(finished)) = (is_across || placed.is_err(), &finished) {
+                self.reopen_all(finished);
             }
             if is_across {
                 let (root, dest) = (root.as_fd(), dest.as_fd());
@@ -594,6 +643,11 @@ impl Tree {
                 // An earlier commit that was interrupted moved it; `complete` has seen it there.
                 Err(Unplaceable::Errno(Errno::NOENT))
                     if moving && !entry.is_empty() && sys::stat_entry(folder, name).is_ok() =>
+                {
+                    continue;
+                }
+                Err(Unplaceable::Errno(Errno::EXIST))
+                    if !is_folder && self.passes_late(sys::stat_entry(folder, name), entry) =>
                 {
                     continue;
                 }
@@ -619,13 +673,8 @@ impl Tree {
                 landed.replaced_files += u64::from(standing.is_some());
                 landed.added_files += u64::from(standing.is_none());
             }
-            let given = (given != of_stage).then_some(given);
-            if let Some(given) = given {
-                self.inherit(&mut to, entry, object, given)?;
-            }
-            if is_folder {
-                let below = self.below(object, is_done);
-                self.finish_moved(dest.as_fd(), &mut to, object, below, given)?;
+            if let Some(finished) = finished {
+                self.close_moved(&finished, entry)?;
             }
         }
         Ok(())

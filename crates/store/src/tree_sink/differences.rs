@@ -11,7 +11,7 @@ use rustix::fs::{FileType, Stat};
 use rustix::io::Errno;
 
 use super::contents::{Contents, Found, Identity};
-use super::same::{Check, Compares, is_file};
+use super::same::{Check, Compares, is_absent, is_file};
 use super::standing::is_time;
 use super::{Act, Part, Preview, Previewed, Tree, TreeSink};
 use crate::error::StoreError;
@@ -120,11 +120,12 @@ impl Tree {
             let differs = match opened {
                 Ok((folder, name)) => match crate::sys::stat_entry(folder, name) {
                     Ok(stat) => self.judge(&stat, object, folder, name, comparing),
-                    Err(Errno::NOENT) => Err(Act::Missing),
+                    Err(errno) if is_absent(errno) => Err(Act::Missing),
                     Err(_) => Err(Act::Unreadable),
                 },
                 // What holds it is missing, or is no folder.
-                Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Err(Act::Missing),
+                Err(Errno::NOTDIR | Errno::LOOP) => Err(Act::Missing),
+                Err(errno) if is_absent(errno) => Err(Act::Missing),
                 Err(_) => Err(Act::Unreadable),
             };
             match differs {

@@ -320,11 +320,12 @@ impl Tree {
             let is_folder = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
             // The file system takes two names of the tree for one.
             let is_others = lock(&self.early.state).by_inode.contains_key(&stat.st_ino);
-            if is_folder || is_others {
+            // Another program has written it since the copy began: the commit leaves it as it is.
+            if is_folder || is_others || self.passes(stat, &self.entries[object as usize]) {
                 return None;
             }
         }
-        let rename = || rustix::fs::renameat(from, name, to, name);
+        let rename = || self.rename_file(from.as_fd(), to.as_fd(), name);
         let renamed = match rename() {
             // A folder that an earlier copy made read-only: it gets its mode back when these have their names.
             Err(Errno::ACCESS) if sys::open_up(to.as_fd()).is_ok() => rename(),

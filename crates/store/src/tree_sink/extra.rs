@@ -37,7 +37,7 @@ use super::standing::Standing;
 use super::{Part, Tree, TreeSink, join};
 use crate::error::StoreError;
 use crate::filter::Filter;
-use crate::manifest::{Entry, EntryKind, is_special, parent_of};
+use crate::manifest::{Entry, EntryKind, is_special, last_name, parent_of};
 use crate::sink::Removed;
 use crate::staging::{is_temporary, open_parent};
 use crate::sys;
@@ -663,11 +663,6 @@ fn joined(folder: &[u8], name: &[u8]) -> Vec<u8> {
         true => name.to_vec(),
         false => [folder, b"/", name].concat(),
     }
-}
-
-fn last_name(path: &[u8]) -> &[u8] {
-    let cut = path.iter().rposition(|byte| *byte == b'/');
-    cut.map_or(path, |cut| &path[cut + 1..])
 }
 
 pub(super) fn words(errno: Errno) -> String {

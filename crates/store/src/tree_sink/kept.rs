@@ -2,11 +2,11 @@
 //! others are counted.
 //!
 //! ```text
-//!  attributes -> mode, time -> ACLs -> owner, group -> set-id bits -> security.capability
+//!  attributes -> owner's rights, time -> owner, group -> ACLs -> mode -> set-id bits -> security.capability
 //! ```
 //!
-//! Attributes of users need the right to write, which the mode may take away; a new owner takes set-id bits and capabilities away,
-//! and this process may have no right to change anything after that.
+//! Attributes of users need the right to write, which the mode may take away. Until it has its owner and group nobody else has rights:
+//! those of the mode are meant for that group. A new owner takes set-id bits and capabilities away.
 
 use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsRawFd as _, BorrowedFd};
@@ -28,6 +28,23 @@ const DEFAULT_ACL: &[u8] = b"system.posix_acl_default";
 const SET_GROUP_BIT: u32 = 0o2000;
 
 const CAPABILITY: &[u8] = b"security.capability";
+
+/// Of a mode: the rights of a group, and of all who are not the owner.
+const GROUP: u32 = 0o070;
+const OTHERS: u32 = 0o077;
+
+/// What the access ACL of an entry gives to the owning group, as digits of a mode; `None` without such an ACL. Its layout is that of
+/// Linux, `posix_acl_xattr.h`: a version, then tag, rights and number of each.
+fn group_rights(entry: &Entry) -> Option<u32> {
+    const VERSION_LEN: usize = 4;
+    const LEN: usize = 8;
+    const OWNING_GROUP: [u8; 2] = 0x04_u16.to_le_bytes();
+    let mut attributes = entry.kept.attributes.iter();
+    let acl = attributes.find(|attribute| attribute.name == ACCESS_ACL)?;
+    let mut entries = acl.value.get(VERSION_LEN..)?.chunks_exact(LEN);
+    let group = entries.find(|one| one.starts_with(&OWNING_GROUP))?;
+    Some(u32::from(group[2] & 7) << 3)
+}
 
 /// What became of owners and attributes, and numbers of users that were looked up.
 #[derive(Debug, Default)]
@@ -90,25 +107,29 @@ impl Tree {
         let is_trusted = self.is_trusted(&rustix::fs::fstat(opened)?, object);
         self.set_attributes(opened, object, entry, |name| !is_special(name));
         self.remove_inherited(opened, entry);
-        sys::set_metadata(opened, entry.mode & MODE_MASK, times)?;
-        self.set_attributes(opened, object, entry, |name| {
-            is_special(name) && name != CAPABILITY
-        });
+        let mut mode = entry.mode & MODE_MASK;
+        sys::set_metadata(opened, mode & !OTHERS, times)?;
         let path = descriptor(opened);
         let is_owned = self.set_owner(object, owner, |user, group| {
             rustix::fs::chownat(rustix::fs::CWD, &path, user, group, AtFlags::empty())
         });
+        self.set_attributes(opened, object, entry, |name| name == DEFAULT_ACL);
+        // The digits of the group are the ACL's mask: without the ACL they would give the group more.
+        if self.set_attributes(opened, object, entry, |name| name == ACCESS_ACL) > 0 {
+            mode &= !GROUP | group_rights(entry).unwrap_or(GROUP);
+        }
+        sys::set_mode(opened, mode)?;
         let bits = entry.mode & SET_BITS;
-        let mut mode = entry.mode & MODE_MASK;
         if is_owned && is_trusted && bits != 0 && sys::set_mode(opened, mode | bits).is_ok() {
             mode |= bits;
             lock(&self.kept_state).with_bits.insert(object);
-        } else if !is_owned && inherited != 0 && sys::set_mode(opened, plain).is_ok() {
-            mode = plain;
+        } else if !is_owned && inherited != 0 && sys::set_mode(opened, mode | inherited).is_ok() {
+            mode |= inherited;
         }
-        match is_trusted {
-            true => self.set_attributes(opened, object, entry, |name| name == CAPABILITY),
-            false => self.note_lacking(object, usize::from(has_capability(entry))),
+        if is_trusted {
+            self.set_attributes(opened, object, entry, |name| name == CAPABILITY);
+        } else {
+            self.note_lacking(object, usize::from(has_capability(entry)));
         }
         Ok(mode)
     }
@@ -166,19 +187,21 @@ impl Tree {
         is_set
     }
 
-    /// Sets those attributes whose name is asked for.
+    /// Sets those attributes whose name is asked for; how many could not be set.
     fn set_attributes(
         &self,
         opened: BorrowedFd<'_>,
         object: u32,
         entry: &Entry,
         is_asked: impl Fn(&[u8]) -> bool,
-    ) {
+    ) -> usize {
         let path = descriptor(opened);
         let asked = entry.kept.attributes.iter();
         let asked = asked.filter(|attribute| is_asked(&attribute.name));
         let failed = asked.filter(|attribute| set(&path, attribute).is_err());
-        self.note_lacking(object, failed.count());
+        let failed = failed.count();
+        self.note_lacking(object, failed);
+        failed
     }
 
     /// An entry has another owner, or what only its owner can set.
@@ -323,4 +346,51 @@ fn set(path: &Path, attribute: &Attribute) -> Result<(), Errno> {
 /// The path of an open file or folder.
 fn descriptor(opened: BorrowedFd<'_>) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", opened.as_raw_fd()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::manifest::Kept;
+
+    /// What the group may do is not the mask of the ACL, and damaged ACLs say nothing.
+    #[test]
+    fn groups_have_their_own_rights() {
+        let mut acl = 2_u32.to_le_bytes().to_vec();
+        for (tag, rights) in [
+            (0x01_u16, 6_u16),
+            (0x02, 6),
+            (0x04, 0),
+            (0x10, 6),
+            (0x20, 0),
+        ] {
+            acl.extend(tag.to_le_bytes());
+            acl.extend(rights.to_le_bytes());
+            acl.extend(u32::MAX.to_le_bytes());
+        }
+        let of = |value: &[u8]| {
+            let attribute = Attribute {
+                name: ACCESS_ACL.to_vec(),
+                value: value.to_vec(),
+            };
+            let entry = Entry {
+                path: Vec::new(),
+                kind: EntryKind::File { len: 0 },
+                mode: 0o660,
+                mtime_seconds: 0,
+                mtime_nanoseconds: 0,
+                kept: Kept {
+                    attributes: vec![attribute],
+                    ..Kept::default()
+                },
+            };
+            group_rights(&entry)
+        };
+        assert_eq!(of(&acl), Some(0));
+        acl[4 + 2 * 8 + 2] = 5;
+        assert_eq!(of(&acl), Some(0o050));
+        for len in 0..4 + 2 * 8 {
+            assert_eq!(of(&acl[..len]), None);
+        }
+    }
 }

@@ -2,7 +2,8 @@
 //!
 //! A file is the same when its size and its modification time are the source's, which is rsync's rule; its contents are not
 //! read. A file that was last changed when it was last written was written there, and is not taken for a copy: the kernel's
-//! clock of files is so coarse that two files of one size often have the same time. A link is the same when its target is.
+//! clock of files is so coarse that two files of one size often have the same time. Where a file system has one time for both, this does not
+//! count. A link is the same when its target is.
 //!
 //! Where contents decide ([`Check::Contents`]) times do not: files of one size are compared with those of the source (`contents`), and
 //! one that is the same gets the source's time. What was compared is known again by inode, size and times.
@@ -24,7 +25,7 @@ use rustix::io::Errno;
 
 use super::commit::is_name_of_file;
 use super::contents::{Contents, Found, Identity, Known};
-use super::extra::Way;
+use super::extra::{Way, words};
 use super::links::Named;
 use super::objects::Objects;
 use super::standing::{is_time, mode_of};
@@ -128,6 +129,8 @@ pub(super) struct Same {
     pub(super) known: Known,
     /// Entries whose names something of another kind has, which makes way for them.
     pub(super) in_the_way: Vec<u32>,
+    /// Entries whose names cannot be looked at, in order, and why.
+    pub(super) closed: Vec<(u32, String)>,
 }
 
 impl Same {
@@ -190,6 +193,7 @@ struct Looked {
     files: Vec<File>,
     places: Vec<(u32, Named)>,
     in_the_way: Vec<u32>,
+    closed: Vec<(u32, String)>,
 }
 
 /// A file that has the name of an entry.
@@ -294,6 +298,7 @@ impl Tree {
             same.freed.extend(looked.freed);
             same.found.extend(looked.found);
             same.in_the_way.extend(looked.in_the_way);
+            same.closed.extend(looked.closed);
             files.extend(looked.files);
             places.extend(looked.places);
         }
@@ -317,9 +322,9 @@ impl Tree {
         let mut absent: HashSet<&[u8]> = HashSet::new();
         let is_early = self.early.is_wished;
         let makes_way = mirrors.is_some();
-        let is_absent = |errno: Errno| {
+        let is_no_folder = |errno: Errno| {
             let is_other = matches!(errno, Errno::NOTDIR | Errno::LOOP);
-            errno == Errno::NOENT || makes_way && is_other
+            is_absent(errno) || makes_way && is_other
         };
         let mut way = None;
         for at in objects {
@@ -327,6 +332,9 @@ impl Tree {
             let Some(parent) = parent_of(&entry.path) else {
                 continue;
             };
+            if self.refused.early().contains(object) {
+                continue;
+            }
             if !absent.is_empty() && absent.contains(parent) {
                 if entry.kind == EntryKind::Directory {
                     absent.insert(&entry.path);
@@ -335,27 +343,37 @@ impl Tree {
             }
             let failed =
                 |errno| StoreError::from_errno(Operation::Inspect, self.final_path(entry), errno);
+            let closed = |errno| match is_of_process(errno) {
+                true => Err(failed(errno)),
+                false => Ok((object, words(errno))),
+            };
             let (folder, name) = match folders.parent(&entry.path) {
                 Ok(found) => found,
                 // Looked at with entries before these: it is not there, or makes way.
-                Err(errno) if is_absent(errno) => {
+                Err(errno) if is_no_folder(errno) => {
                     absent.insert(parent);
                     if entry.kind == EntryKind::Directory {
                         absent.insert(&entry.path);
                     }
                     continue;
                 }
-                Err(errno) => return Err(failed(errno)),
+                Err(errno) => {
+                    looked.closed.push(closed(errno)?);
+                    continue;
+                }
             };
             let stat = match sys::stat_entry(folder, name) {
                 Ok(stat) => stat,
-                Err(Errno::NOENT) => {
+                Err(errno) if is_absent(errno) => {
                     if entry.kind == EntryKind::Directory {
                         absent.insert(&entry.path);
                     }
                     continue;
                 }
-                Err(errno) => return Err(failed(errno)),
+                Err(errno) => {
+                    looked.closed.push(closed(errno)?);
+                    continue;
+                }
             };
             let kind = FileType::from_raw_mode(stat.st_mode);
             let passes = self.passes(&stat, entry);
@@ -485,6 +503,12 @@ impl Tree {
         known.is(stat, self.entry(object), is_given)
     }
 
+    /// Whether the file system has a time of a file's last change that is not that of its last writing. FAT and many servers have not.
+    fn keeps_change_times(&self) -> bool {
+        let known = || FileSystem::of(&self.stage_parent).is_none_or(FileSystem::keeps_inodes);
+        *self.keeps_change_times.get_or_init(known)
+    }
+
     /// Whether a file that stays is whole.
     pub(super) fn is_whole(&self, stat: &Stat, object: u32) -> bool {
         is_file(stat, self.entry(object)) || self.is_compared(stat, object)
@@ -549,7 +573,15 @@ impl Tree {
             || (self.was_told && same.alike.contains(object))
     }
 
-    /// The bytes of the files that stay as they are.
+    /// Files and links that stay as they are, without what the file system cannot hold.
+    fn kept_as_they_are(&self) -> impl Iterator<Item = u32> {
+        let refused = self.refused.early();
+        self.unchanged
+            .iter()
+            .filter(|object| !refused.contains(*object))
+    }
+
+    /// The bytes of the files that stay as they are, and of those that the file system cannot hold.
     pub(super) fn unchanged_bytes(&self, layout: &Layout) -> RangeSet {
         let pieces = layout.pieces().iter();
         let present = pieces.filter(|piece| self.unchanged.contains(piece.object));
@@ -558,11 +590,12 @@ impl Tree {
 
     /// How many files and links have stayed: those that still are the same, and others.
     pub(super) fn stayed(&self, same: &Same) -> (u64, u64) {
-        let stayed = self.unchanged.iter();
+        let stayed = self.kept_as_they_are();
         let stayed = stayed.filter(|object| self.stays(*object, same));
         let (passed, unchanged): (Vec<u32>, Vec<u32>) =
             stayed.partition(|object| same.has_passed(*object));
-        (unchanged.len() as u64, passed.len() as u64)
+        let late = self.passed_late.load(Ordering::Relaxed);
+        (unchanged.len() as u64, passed.len() as u64 + late)
     }
 
     /// The bytes in the source of files that stay though they are not the same, and how many files and links these are.
@@ -573,13 +606,36 @@ impl Tree {
         (bytes, self.passed.len() as u64)
     }
 
+    /// Whether what stands under the name of an entry now stays, though it did not when the copy began: another program has written it since.
+    /// Then the entry is counted, and gets no name.
+    pub(super) fn passes_late(&self, stat: Result<Stat, Errno>, entry: &Entry) -> bool {
+        let passes = self.stays != Stays::Same && stat.is_ok_and(|stat| self.passes(&stat, entry));
+        if passes {
+            self.passed_late.fetch_add(1, Ordering::Relaxed);
+        }
+        passes
+    }
+
+    /// Gives a file or link its name in another folder. Where all stays that has the name of one nothing is replaced: EEXIST.
+    pub(super) fn rename_file(
+        &self,
+        from: BorrowedFd<'_>,
+        to: BorrowedFd<'_>,
+        name: &[u8],
+    ) -> Result<(), Errno> {
+        match self.leaves_existing() {
+            true => sys::rename_new((from, name), (to, name)),
+            false => sys::rename_to(from, to, name),
+        }
+    }
+
     /// Whether all stays that has the name of a file or link.
     pub(super) fn leaves_existing(&self) -> bool {
         self.stays == Stays::Existing
     }
 
     /// Whether what stands under the name of an entry stays, whatever it is.
-    fn passes(&self, stat: &Stat, entry: &Entry) -> bool {
+    pub(super) fn passes(&self, stat: &Stat, entry: &Entry) -> bool {
         let is_file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
         match (self.stays, &entry.kind) {
             (Stays::Same, _) | (_, EntryKind::Directory) => false,
@@ -597,7 +653,7 @@ impl Tree {
     ///
     /// * `same`: what is the same now.
     pub(super) fn check_unchanged(&self, same: &Same) -> Result<(), StoreError> {
-        let mut unchanged = self.unchanged.iter();
+        let mut unchanged = self.kept_as_they_are();
         match unchanged.find(|object| !self.stays(*object, same)) {
             None => Ok(()),
             Some(object) => Err(StoreError::ChangedAtDestination {
@@ -642,7 +698,8 @@ impl Tree {
             }
             EntryKind::File { .. } => {
                 let written_at = (stat.st_mtime, stat.st_mtime_nsec);
-                let is_copy = written_at != (stat.st_ctime, stat.st_ctime_nsec);
+                let is_copy =
+                    !self.keeps_change_times() || written_at != (stat.st_ctime, stat.st_ctime_nsec);
                 is_file(stat, entry)
                     && is_copy
                     && (self.can_be_set(stat, object) || self.is_kept(stat, object, folder, name))
@@ -663,6 +720,19 @@ impl Tree {
             }
         }
     }
+}
+
+/// Whether a system call fails for what this process lacks, whatever it is asked for.
+pub(super) fn is_of_process(errno: Errno) -> bool {
+    matches!(errno, Errno::MFILE | Errno::NFILE | Errno::NOMEM)
+}
+
+/// Whether nothing has a name: nothing can have one that the file system does not have.
+pub(super) fn is_absent(errno: Errno) -> bool {
+    matches!(
+        errno,
+        Errno::NOENT | Errno::NAMETOOLONG | Errno::INVAL | Errno::ILSEQ
+    )
 }
 
 /// Whether a file is the finished one of an entry, by kind, size and time. A file system may keep whole seconds, microseconds or

@@ -22,6 +22,8 @@ use crate::sys;
 /// rights of another one.
 pub(super) const MODE_MASK: u32 = 0o1777;
 const SET_GROUP: u32 = 0o2000;
+/// What the owner of a folder needs to change what is in it.
+const OWNER: u32 = 0o700;
 pub(super) const SET_BITS: u32 = 0o6000;
 
 /// Folders of DEST, by path.
@@ -34,11 +36,29 @@ pub(super) struct Stood {
     /// Of a shared destination, those that stood there at the start. Used when another node's work is taken over only: until
     /// then others may change what stands there.
     first: HashMap<Vec<u8>, Standing>,
-    /// New ones, by number, that were moved there with all that is in them and have their mode and time: how many set-user and
-    /// set-group bits they have not.
-    finished: HashMap<u32, u64>,
+    /// New ones, by number, that were given all before they were moved there with all that is in them.
+    finished: HashMap<u32, Finished>,
     /// `before` has all of them: what stands there and is not in it was put there by another node of the destination.
     is_taken_over: bool,
+}
+
+/// A new folder that was given all that it is to have.
+#[derive(Debug, Clone, Copy)]
+struct Finished {
+    /// How many set-user and set-group bits it has not.
+    lost: u64,
+    /// The mode that it gets when all is moved, where that takes rights from its owner.
+    mode: Option<u32>,
+}
+
+/// Folders of the stage that were given all that they are to have.
+#[derive(Debug, Default)]
+pub(super) struct FinishedFolders {
+    all: Vec<u32>,
+    /// Of these, the ones that their owner has not all rights to in the end, the deepest first.
+    closed: Vec<u32>,
+    /// That of all the others.
+    first: Option<OwnedFd>,
 }
 
 /// Mode and time of a folder before anything was put into it.
@@ -89,11 +109,11 @@ impl Tree {
         if Self::existing(&self.parent, &self.name, &self.entries, &self.dest)?.is_some() {
             let dest = self.open_dest()?;
             let mut folders = Folders::new(dest.as_fd());
-            for entry in self.entries.iter() {
+            for (object, entry) in (0..).zip(self.entries.iter()) {
                 let failed = |errno| {
                     StoreError::from_errno(Operation::Inspect, self.final_path(entry), errno)
                 };
-                if entry.kind != EntryKind::Directory {
+                if entry.kind != EntryKind::Directory || self.refused.early().contains(object) {
                     continue;
                 }
                 if parent_of(&entry.path).is_none() {
@@ -159,12 +179,20 @@ impl Tree {
             entry.kind == EntryKind::Directory && !unplaced.contains(object)
         };
         for (object, entry) in folders.filter(is_there) {
+            let flags = OFlags::PATH | OFlags::DIRECTORY;
+            let open = || sys::open_beneath(base, &entry.path, flags, Mode::empty());
+            let failed = |errno| {
+                StoreError::from_errno(Operation::SetMetadata, self.final_path(entry), errno)
+            };
             if let Some(known) = stood.finished.get(&object) {
-                lost += known;
+                lost += known.lost;
+                if let Some(mode) = known.mode {
+                    let set = open().and_then(|folder| sys::set_mode(folder.as_fd(), mode));
+                    set.map_err(failed)?;
+                }
                 continue;
             }
-            let flags = OFlags::PATH | OFlags::DIRECTORY;
-            let opened = sys::open_beneath(base, &entry.path, flags, Mode::empty());
+            let opened = open();
             if let Some(before) = stood.before.get_mut(&entry.path) {
                 // Somebody else's folder cannot be given its time back, and needs no other mode.
                 if let Ok(folder) = opened {
@@ -177,7 +205,7 @@ impl Tree {
                 }
                 continue;
             }
-            lost += self.set_folder(opened, object, entry)?;
+            lost += self.set_folder(&opened.map_err(failed)?, object, entry)?.0;
         }
         Ok(lost)
     }
@@ -220,15 +248,15 @@ impl Tree {
             .map_err(failed)
     }
 
-    /// Mode and time of a new folder; how many set-user and set-group bits it has not.
+    /// Mode and time of a new folder; how many set-user and set-group bits it has not, and the mode.
     fn set_folder(
         &self,
-        opened: Result<OwnedFd, Errno>,
+        folder: &OwnedFd,
         object: u32,
         entry: &Entry,
-    ) -> Result<u64, StoreError> {
-        let set = opened.and_then(|folder| {
-            let inherited = rustix::fs::fstat(&folder)?.st_mode & SET_GROUP;
+    ) -> Result<(u64, u32), StoreError> {
+        let set = rustix::fs::fstat(folder).and_then(|stat| {
+            let inherited = stat.st_mode & SET_GROUP;
             // The root of a bundle has no mode and no time to give.
             if entry.is_of_none() {
                 let mode = 0o777 & !sys::umask() | inherited;
@@ -239,40 +267,104 @@ impl Tree {
         let mode = set.map_err(|errno| {
             StoreError::from_errno(Operation::SetMetadata, self.final_path(entry), errno)
         })?;
-        Ok((entry.mode & !mode & SET_BITS).count_ones().into())
+        let lost = (entry.mode & !mode & SET_BITS).count_ones();
+        Ok((lost.into(), mode))
     }
 
-    /// Gives a new folder that was moved to DEST, and all below it, what it is to have: a commit that fails later, or is killed, leaves
-    /// nothing that the next copy takes for a folder that somebody has closed.
+    /// Gives a new folder of the stage, and all below it, what they are to have before it is moved to DEST: others may change what is there,
+    /// and a commit that is killed leaves nothing that the next copy takes for a folder that somebody has closed. The owner's rights stay
+    /// until all is moved.
     ///
-    /// * `below`: entries that were moved with it.
-    /// * `given`: what the folder that it is in now passes on, where the stage passed on something else.
-    pub(super) fn finish_moved(
+    /// * `below`: entries that are moved with it.
+    /// * `given`: what the folder that it comes into passes on, where the stage passed on something else.
+    pub(super) fn finish_staged(
         &self,
-        dest: BorrowedFd<'_>,
+        root: &OwnedFd,
         folders: &mut Folders<'_>,
         object: u32,
-        below: Vec<(u32, &Entry)>,
+        below: &[(u32, &Entry)],
         given: Option<Heritage>,
-    ) -> Result<(), StoreError> {
+    ) -> Result<FinishedFolders, StoreError> {
         if let Some(given) = given {
-            for (object, entry) in &below {
+            for (object, entry) in below {
                 self.inherit(folders, entry, *object, given)?;
             }
         }
-        let moved = std::iter::once((object, &self.entries[object as usize])).chain(below);
-        // A node that takes over looks into folders: one that nobody may search is finished when all are moved.
-        let may_search = |entry: &Entry| entry.mode & 0o100 != 0 || self.user.is_root();
-        let moved: Vec<_> = moved
-            .filter(|(_, entry)| entry.kind == EntryKind::Directory && may_search(entry))
+        let first = (object, &self.entries[object as usize]);
+        let all = std::iter::once(&first).chain(below);
+        let all: Vec<_> = all
+            .filter(|(_, entry)| entry.kind == EntryKind::Directory)
             .collect();
-        for (object, entry) in moved.into_iter().rev() {
+        let mut finished = FinishedFolders::default();
+        for (object, entry) in all.into_iter().rev() {
+            let failed = |errno| {
+                StoreError::from_errno(Operation::SetMetadata, self.staged_path(entry), errno)
+            };
             let flags = OFlags::PATH | OFlags::DIRECTORY;
-            let opened = sys::open_beneath(dest, &entry.path, flags, Mode::empty());
-            let lost = self.set_folder(opened, object, entry)?;
-            lock(&self.stood).finished.insert(object, lost);
+            let opened = sys::open_beneath(root.as_fd(), &entry.path, flags, Mode::empty());
+            let opened = opened.map_err(failed)?;
+            let (lost, mode) = self.set_folder(&opened, *object, entry)?;
+            let is_closed = mode & OWNER != OWNER;
+            if is_closed {
+                sys::set_mode(opened.as_fd(), mode | OWNER).map_err(failed)?;
+            }
+            let mode = is_closed.then_some(mode);
+            lock(&self.stood)
+                .finished
+                .insert(*object, Finished { lost, mode });
+            finished.all.push(*object);
+            finished.closed.extend(is_closed.then_some(*object));
+            finished.first = Some(opened);
+        }
+        Ok(finished)
+    }
+
+    /// Takes from the owner, once folders are moved, what is not to be its right.
+    pub(super) fn close_moved(
+        &self,
+        finished: &FinishedFolders,
+        entry: &Entry,
+    ) -> Result<(), StoreError> {
+        let Some(first) = &finished.first else {
+            return Ok(());
+        };
+        // A node that takes over looks into folders: one that nobody may search is closed when all are moved.
+        let may_search = |mode: u32| mode & 0o100 != 0 || self.user.is_root();
+        for object in &finished.closed {
+            let known = lock(&self.stood).finished.get(object).copied();
+            let Some(mode) = known
+                .and_then(|known| known.mode)
+                .filter(|m| may_search(*m))
+            else {
+                continue;
+            };
+            let folder = &self.entries[*object as usize];
+            let below = &folder.path[entry.path.len()..];
+            let below = below.strip_prefix(b"/").unwrap_or(below);
+            let flags = OFlags::PATH | OFlags::DIRECTORY;
+            let opened = match below.is_empty() {
+                true => sys::set_mode(first.as_fd(), mode),
+                false => sys::open_beneath(first.as_fd(), below, flags, Mode::empty())
+                    .and_then(|opened| sys::set_mode(opened.as_fd(), mode)),
+            };
+            opened.map_err(|errno| {
+                StoreError::from_errno(Operation::SetMetadata, self.final_path(folder), errno)
+            })?;
+            lock(&self.stood)
+                .finished
+                .entry(*object)
+                .and_modify(|known| known.mode = None);
+        }
+        // The move may have given it another time.
+        if !entry.is_of_none() {
+            let _ = sys::set_times(first.as_fd(), &times(entry));
         }
         Ok(())
+    }
+
+    /// Folders that are not moved get all again.
+    pub(super) fn reopen_all(&self, finished: &FinishedFolders) {
+        finished.all.iter().for_each(|object| self.reopen(*object));
     }
 
     /// A new folder gets something more, and its mode and time after that.
@@ -370,7 +462,8 @@ impl Tree {
         }
     }
 
-    /// Gives an entry that was moved to DEST what the folder it is now in passes on, instead of what the stage did.
+    /// Gives an entry of the stage, which no other user can change, what the folder of DEST passes on that it is to be in, instead of what
+    /// the stage did.
     pub(super) fn inherit(
         &self,
         folders: &mut Folders<'_>,
@@ -407,7 +500,7 @@ impl Tree {
             // A user who is not of the group cannot give it away: it stays that of the user, who has no rights less.
             Err(Errno::PERM) => Ok(()),
             other => other.map_err(|errno| {
-                StoreError::from_errno(Operation::SetMetadata, self.final_path(entry), errno)
+                StoreError::from_errno(Operation::SetMetadata, self.staged_path(entry), errno)
             }),
         }
     }
@@ -448,7 +541,9 @@ impl Standing {
 /// Whether something has the modification time of its entry, as far as file systems keep it.
 pub(super) fn is_time(stat: &Stat, entry: &Entry) -> bool {
     let (found, wanted) = (stat.st_mtime_nsec as u32, entry.mtime_nanoseconds);
-    let kept = [wanted, wanted / 100 * 100, wanted / 1000 * 1000, 0];
+    // Tenths of microseconds, microseconds, milliseconds, hundredths of seconds (exFAT), seconds.
+    let kept = [1, 100, 1_000, 1_000_000, 10_000_000, 1_000_000_000];
+    let kept = kept.map(|step| wanted / step * step);
     stat.st_mtime == entry.mtime_seconds && kept.contains(&found)
 }
 

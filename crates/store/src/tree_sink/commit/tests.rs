@@ -1,5 +1,6 @@
 //! Commits that a failing disk ends half way.
 
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use crate::sys::failing;
@@ -150,4 +151,48 @@ fn other_file_systems_need_no_nameless_files() {
         }
         support::sys::unmount_small(&to.join("sub"));
     });
+}
+
+/// A new folder, and all below it, has what it is to have before it is moved into DEST: what ends the commit leaves no folder closed, and
+/// what others put under its name is not changed. Its owner's rights are kept for the move.
+#[test]
+fn folders_are_finished_before_they_are_moved() {
+    let (_keep, folder) = folder();
+    let (from, to) = (folder.join("from"), folder.join("to"));
+    std::fs::create_dir_all(from.join("a/new/deep")).unwrap();
+    std::fs::create_dir_all(to.join("a")).unwrap();
+    std::fs::write(from.join("a/new/deep/file"), "deep").unwrap();
+    set_mode(&from.join("a/new"), 0o575);
+    set_mode(&from.join("a/new/deep"), 0o705);
+    set_times(&from.join("a/new"), 1_000_000_000, 5);
+    set_times(&from.join("a/new/deep"), 1_100_000_000, 0);
+    let is_root = rustix::process::geteuid().is_root();
+    let group = if is_root {
+        4321
+    } else {
+        rustix::process::getegid().as_raw()
+    };
+    std::os::unix::fs::chown(to.join("a"), None, Some(group)).unwrap();
+    set_mode(&to.join("a"), 0o2775);
+    let (source, sink) = tree_pair(&from, &to, 0);
+    pump(source.layout(), &source, &sink);
+    failing::set(Some(b"new"));
+    sink.commit().unwrap_err();
+    failing::set(None);
+    let stage = to.join(format!(".to.ropewalk-{ID}")).join("a/new");
+    for (path, mode, seconds) in [
+        (stage.clone(), 0o2775, 1_000_000_000),
+        (stage.join("deep"), 0o2705, 1_100_000_000),
+    ] {
+        let found = path.metadata().unwrap();
+        assert_eq!(found.mode() & 0o7777, mode, "{}", path.display());
+        assert_eq!((found.mtime(), found.gid()), (seconds, group));
+    }
+    assert_eq!(stage.join("deep/file").metadata().unwrap().gid(), group);
+    sink.commit().unwrap();
+    let found = to.join("a/new").metadata().unwrap();
+    assert_eq!(
+        (found.mode() & 0o7777, found.mtime()),
+        (0o2575, 1_000_000_000)
+    );
 }
