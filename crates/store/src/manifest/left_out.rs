@@ -23,15 +23,26 @@ pub struct LeftOut {
     pub reason: String,
 }
 
-/// Whether an entry with this error is left out of a scan, and the reason. `None`: the scan fails.
-pub(super) fn reason(errno: Errno) -> Option<&'static str> {
-    Some(match errno {
+/// Why an entry with this error is left out of a scan, in words. `None`: this process lacks something, and the scan fails.
+pub(super) fn reason(errno: Errno) -> Option<String> {
+    let reason = match errno {
+        Errno::MFILE | Errno::NFILE | Errno::NOMEM => return None,
         Errno::ACCESS | Errno::PERM => "permission denied",
         Errno::NOENT | Errno::STALE => "vanished during the scan",
-        Errno::IO => "input/output error",
+        // What was a folder, or a folder above it, is now a file or a link.
+        Errno::NOTDIR | Errno::LOOP => "was replaced during the scan",
         Errno::NAMETOOLONG => "its path is too long",
-        _ => return None,
-    })
+        errno => return Some(in_words(errno)),
+    };
+    Some(reason.to_owned())
+}
+
+/// What the system calls an error, as these reasons are written.
+fn in_words(errno: Errno) -> String {
+    let text = std::io::Error::from(errno).to_string();
+    let text = text.split(" (os error").next().unwrap_or_default();
+    let (first, rest) = text.split_at(text.chars().next().map_or(0, char::len_utf8));
+    first.to_lowercase() + rest
 }
 
 /// The first of what a walk could not read, in the order of their paths, and how many more there are. Files that are not named are
@@ -95,4 +106,23 @@ fn ranges(manifest: &Manifest) -> Vec<(&[u8], Range)> {
         start = end;
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each error of an entry has words; one of this process has none.
+    #[test]
+    fn reasons_are_written_alike() {
+        for (errno, expected) in [
+            (Errno::IO, Some("input/output error")),
+            (Errno::NOTCONN, Some("transport endpoint is not connected")),
+            (Errno::LOOP, Some("was replaced during the scan")),
+            (Errno::MFILE, None),
+            (Errno::NOMEM, None),
+        ] {
+            assert_eq!(reason(errno).as_deref(), expected, "{errno:?}");
+        }
+    }
 }

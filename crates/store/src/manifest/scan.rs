@@ -36,7 +36,7 @@ pub struct Scan {
     /// Sockets, pipes and devices below the root, which have no bytes that could be copied: left out.
     pub special: u64,
     /// Files and folders below the root that cannot be read, or vanished during the scan, by path. Such a file is an entry
-    /// of the manifest if its size is known, so that a replica can supply its bytes; a folder is not.
+    /// of the manifest if its size is known, so that a replica can supply its bytes; a folder is one if it was listed in part.
     pub left_out: Vec<LeftOut>,
     /// Further ones, which are not named and are no entries.
     pub left_out_more: u64,
@@ -277,7 +277,8 @@ impl<'a> Walk<'a> {
                 Ok(item) => item,
                 Err(errno) => {
                     // The rest of its entries is not known.
-                    self.leave_out(Operation::List, path, errno)?;
+                    let reason = self.reason(Operation::List, path, errno)?;
+                    self.note(path, format!("it was listed in part: {reason}"));
                     break;
                 }
             };
@@ -378,8 +379,14 @@ impl<'a> Walk<'a> {
     ) -> Result<Result<(), (Operation, Errno)>, StoreError> {
         let stat = match sys::stat_entry(folder, name) {
             Ok(stat) => stat,
-            Err(_) if self.is_excluded(filter, path, false) => return Ok(Ok(())),
-            Err(errno) => return Ok(Err((Operation::Inspect, errno))),
+            Err(errno) => {
+                // Its kind is not known.
+                let excludes = |is_folder| self.is_excluded(filter, path, is_folder);
+                return match excludes(false) || excludes(true) {
+                    true => Ok(Ok(())),
+                    false => Ok(Err((Operation::Inspect, errno))),
+                };
+            }
         };
         let kind = FileType::from_raw_mode(stat.st_mode);
         if self.is_excluded(filter, path, kind == FileType::Directory) {
@@ -465,14 +472,27 @@ impl<'a> Walk<'a> {
         path: &[u8],
         errno: Errno,
     ) -> Result<(), StoreError> {
+        let reason = self.reason(operation, path, errno)?;
+        self.note(path, reason);
+        Ok(())
+    }
+
+    fn note(&mut self, path: &[u8], reason: impl Into<String>) {
+        self.left_out.push(LeftOut {
+            path: path.to_vec(),
+            reason: reason.into(),
+        });
+    }
+
+    /// Why an entry is left out; an error as [`Walk::leave_out`] gives it.
+    fn reason(
+        &self,
+        operation: Operation,
+        path: &[u8],
+        errno: Errno,
+    ) -> Result<String, StoreError> {
         match reason(errno) {
-            Some(reason) if !path.is_empty() => {
-                self.left_out.push(LeftOut {
-                    path: path.to_vec(),
-                    reason: reason.to_owned(),
-                });
-                Ok(())
-            }
+            Some(reason) if !path.is_empty() => Ok(reason),
             _ if errno == Errno::ACCESS => Err(StoreError::Unreadable {
                 path: self.full_path(path),
             }),
