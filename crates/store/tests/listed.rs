@@ -189,3 +189,24 @@ fn what_is_absent_is_named() {
     );
     assert!(matches!(refused, Err(StoreError::NotADirectory { .. })));
 }
+
+/// What a list names in a folder that cannot be listed is copied, with the folder, which is named as left out.
+#[test]
+fn a_folder_that_cannot_be_listed_holds_what_is_named() {
+    let (_keep, folder) = folder();
+    let root = folder.join("root");
+    make(&root);
+    set_mode(&folder, 0o755);
+    set_mode(&root.join("d"), 0o311);
+    let list = || scan(&root, &["d/a", "d/"], &[], false);
+    let scan = sys::as_nobody(list);
+    let left_out: Vec<(&[u8], &str)> = scan
+        .left_out
+        .iter()
+        .map(|one| (&one.path[..], &*one.reason))
+        .collect();
+    assert_eq!(left_out, [(&b"d"[..], "permission denied")]);
+    let paths: Vec<&[u8]> = scan.manifest.entries.iter().map(|e| &*e.path).collect();
+    assert_eq!(paths, [&b""[..], b"d", b"d/a"]);
+    set_mode(&root.join("d"), 0o755);
+}

@@ -46,7 +46,9 @@ fn in_words(errno: Errno) -> String {
 }
 
 /// The first of what a walk could not read, in the order of their paths, and how many more there are. Files that are not named are
-/// removed from `found`, and so are `dropped` folders.
+/// removed from `found`, and so are `dropped` folders; not a folder with something below it that stays.
+///
+/// * `found`: sorted by path.
 pub(super) fn bounded<T>(
     mut all: Vec<LeftOut>,
     dropped: &HashSet<Vec<u8>>,
@@ -62,11 +64,33 @@ pub(super) fn bounded<T>(
     let more = all.split_off(named);
     if !more.is_empty() || !dropped.is_empty() {
         let unnamed: HashSet<&[u8]> = more.iter().map(|one| one.path.as_slice()).collect();
-        found.retain(|(entry, _)| {
-            !unnamed.contains(entry.path.as_slice()) && !dropped.contains(&entry.path)
-        });
+        let mut stays = vec![true; found.len()];
+        // What is below a folder is behind it.
+        for at in (0..found.len()).rev() {
+            let path = &found[at].0.path;
+            let is_removed = unnamed.contains(path.as_slice()) || dropped.contains(path);
+            stays[at] = !is_removed || has_below(found, &stays, at);
+        }
+        let mut stays = stays.into_iter();
+        found.retain(|_| stays.next().unwrap_or(true));
     }
     (all, more.len() as u64)
+}
+
+/// Whether this is a folder with something below it that stays.
+///
+/// * `stays`: of each entry behind it, whether it stays.
+fn has_below<T>(found: &[(Entry, T)], stays: &[bool], at: usize) -> bool {
+    let (folder, _) = &found[at];
+    if folder.kind != EntryKind::Directory {
+        return false;
+    }
+    let below = [&folder.path[..], b"/"].concat();
+    let first = found.partition_point(|(entry, _)| entry.path < below);
+    let mut rest = found.iter().zip(stays).skip(first);
+    let is_below = |entry: &Entry| entry.path.starts_with(&below);
+    rest.find(|((entry, _), stays)| **stays || !is_below(entry))
+        .is_some_and(|((entry, _), _)| is_below(entry))
 }
 
 impl Scan {
@@ -111,6 +135,43 @@ fn ranges(manifest: &Manifest) -> Vec<(&[u8], Range)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::manifest::Kept;
+
+    fn entry(path: &str, kind: EntryKind) -> (Entry, ()) {
+        let entry = Entry {
+            path: path.into(),
+            kind,
+            mode: 0o700,
+            mtime_seconds: 0,
+            mtime_nanoseconds: 0,
+            kept: Kept::default(),
+        };
+        (entry, ())
+    }
+
+    /// Folders that are dropped, or not named, stay where something below them does, not only the folder behind them in the order.
+    #[test]
+    fn folders_of_what_stays_stay() {
+        let file = || EntryKind::File { len: 1 };
+        let folders =
+            ["", "d", "d/e", "f", "f/g", "n"].map(|path| entry(path, EntryKind::Directory));
+        let files = ["d.x", "d/e/x", "dx", "n/x"].map(|path| entry(path, file()));
+        let mut found: Vec<(Entry, ())> = folders.into_iter().chain(files).collect();
+        found.sort_by(|a, b| a.0.path.cmp(&b.0.path));
+        let dropped = ["d", "d/e", "f", "f/g"].map(Vec::from).into();
+        let left_out = |path: String| LeftOut {
+            path: path.into(),
+            reason: "permission denied".into(),
+        };
+        let first = (0..NAMED_MAX).map(|at| format!("a{at:04}"));
+        let last = ["dx", "n"].map(String::from);
+        let all = first.chain(last).map(left_out).collect();
+        let (named, more) = bounded(all, &dropped, &mut found);
+        assert_eq!((named.len(), more), (NAMED_MAX, 2));
+        let paths: Vec<&[u8]> = found.iter().map(|(entry, ())| &entry.path[..]).collect();
+        let expected = ["", "d", "d.x", "d/e", "d/e/x", "n", "n/x"];
+        assert_eq!(paths, expected.map(str::as_bytes));
+    }
 
     /// Each error of an entry has words; one of this process has none.
     #[test]

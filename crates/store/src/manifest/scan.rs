@@ -36,7 +36,7 @@ pub struct Scan {
     /// Sockets, pipes and devices below the root, which have no bytes that could be copied: left out.
     pub special: u64,
     /// Files and folders below the root that cannot be read, or vanished during the scan, by path. Such a file is an entry
-    /// of the manifest if its size is known, so that a replica can supply its bytes; a folder is one if it was listed in part.
+    /// of the manifest if its size is known, so that a replica can supply its bytes; a folder is one if something below it is.
     pub left_out: Vec<LeftOut>,
     /// Further ones, which are not named and are no entries.
     pub left_out_more: u64,
@@ -119,7 +119,7 @@ pub(super) struct Walk<'a> {
     skipped: u64,
     special: u64,
     pub(super) left_out: Vec<LeftOut>,
-    /// Folders that were found and cannot be listed.
+    /// Folders that were found and cannot be listed. What a list names in them can be found all the same.
     dropped: HashSet<Vec<u8>>,
     reader: Reader,
     names: Names,
