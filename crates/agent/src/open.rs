@@ -221,6 +221,23 @@ pub(crate) fn filter(rules: &[control::FilterRule]) -> Result<Filter, AgentError
     Filter::new(&rules).map_err(|error| AgentError::Refused(error.to_string()))
 }
 
+/// Refuses a single file that the filter leaves out, as it leaves out one of several: nothing would be copied.
+///
+/// * `path`: as the user named it.
+fn check_included(path: &Path, is_folder: bool, filter: &Filter) -> Result<(), AgentError> {
+    // Patterns are of what a folder has in it, not of its own name.
+    let excluded = path
+        .file_name()
+        .filter(|name| !is_folder && filter.excludes(name.as_bytes(), false));
+    match excluded {
+        None => Ok(()),
+        Some(_) => Err(AgentError::Refused(format!(
+            "{} is excluded by a pattern, so nothing would be copied; leave out the pattern, or name another file",
+            path.display()
+        ))),
+    }
+}
+
 /// Opens one source; also says what the master must know of it.
 ///
 /// * `keep`: what is recorded of a tree beyond contents, modes and times.
@@ -238,9 +255,13 @@ pub(crate) fn source(
     let roots = &host.roots;
     match &request.kind {
         Some(source::Kind::Tree(path)) => {
-            let root = roots.resolve_read(path_of(path))?;
+            let path = path_of(path);
+            let root = roots.resolve_read(path)?;
             let scan = match files {
-                None => Scan::read_filtered(&root, keep, filter, b"", scanning)?,
+                None => {
+                    check_included(path, root.is_dir(), filter)?;
+                    Scan::read_filtered(&root, keep, filter, b"", scanning)?
+                }
                 Some(files) => {
                     let list = FileList {
                         names: files.names.clone(),
@@ -652,6 +673,32 @@ fn sink(
                 shared: request.shared,
                 keeps_rest: rule == Existing::Kept,
             })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The last name of a single file counts, as it does where several are named; a folder's own name does not.
+    #[test]
+    fn a_single_file_can_be_excluded() {
+        let rule = FilterRule {
+            is_include: false,
+            pattern: b"*.o".to_vec(),
+        };
+        let filter = Filter::new([&rule]).unwrap();
+        let check = |path: &str, is_folder| check_included(Path::new(path), is_folder, &filter);
+        let text = check("s/a.o", false).unwrap_err().to_string();
+        assert!(text.contains("s/a.o is excluded"), "{text}");
+        for (path, is_folder) in [
+            ("s/a.c", false),
+            ("a.o/a", false),
+            ("s/a.o", true),
+            ("/", false),
+        ] {
+            assert!(check(path, is_folder).is_ok(), "{path}");
         }
     }
 }
