@@ -4,7 +4,10 @@ use std::fs::File;
 use std::io::{Read as _, Write as _};
 use std::path::Path;
 
-use ropewalk_store::{Filter, FilterRule, Keep, Scan, Scanning, StoreError};
+use ropewalk_store::{
+    COMPONENT_LEN_MAX, Filter, FilterRule, Keep, PATH_LEN_MAX, Scan, Scanning, StoreError,
+};
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
@@ -18,6 +21,7 @@ enum Node {
     Folder(Vec<(Vec<u8>, u64)>, Option<Errno>),
     /// Its size, and what it gives when it is read.
     File(u64, &'static [u8]),
+    Link(&'static [u8]),
     /// Each look at it fails.
     Broken(Errno),
     /// It is a folder until it is opened.
@@ -102,16 +106,21 @@ fn answer(nodes: &Nodes, opcode: u64, number: u64, body: &[u8]) -> Result<Vec<u8
         }
         // GETATTR
         (3, node) => Ok([&[0; 16][..], &attributes(number, node)?].concat()),
+        // READLINK
+        (5, Node::Link(target)) => Ok(target.to_vec()),
         (27, Node::Replaced(errno)) => Err(*errno),
         // OPEN and OPENDIR; what is read is not kept.
         (14 | 27, _) => Ok([&[0; 8][..], &[1, 0, 0, 0, 0, 0, 0, 0]].concat()),
         // READ
-        (15, Node::File(_, bytes)) => Ok(bytes[offset().min(bytes.len())..].to_vec()),
+        (15, Node::File(_, bytes)) => {
+            let size = u32::from_le_bytes(body[16..20].try_into().unwrap());
+            let rest = bytes.iter().skip(offset()).take(size as usize);
+            Ok(rest.copied().collect())
+        }
         // READDIR
-        (28, Node::Folder(names, end)) => match (offset(), end) {
-            (0, _) => Ok(listing(names)),
-            (_, Some(errno)) => Err(*errno),
-            (_, None) => Ok(Vec::new()),
+        (28, Node::Folder(names, end)) => match end {
+            Some(errno) if offset() >= names.len() => Err(*errno),
+            _ => Ok(listing(names, offset())),
         },
         // INIT
         (26, _) => {
@@ -129,6 +138,7 @@ fn attributes(number: u64, node: &Node) -> Result<Vec<u8>, Errno> {
     let (mode, len) = match node {
         Node::Folder(..) | Node::Replaced(_) => (0o40755, 0),
         Node::File(len, _) => (0o100_644, *len),
+        Node::Link(target) => (0o120_777, target.len() as u64),
         Node::Broken(errno) => return Err(*errno),
     };
     let mut out = Vec::new();
@@ -141,9 +151,9 @@ fn attributes(number: u64, node: &Node) -> Result<Vec<u8>, Errno> {
     Ok(out)
 }
 
-fn listing(names: &[(Vec<u8>, u64)]) -> Vec<u8> {
+fn listing(names: &[(Vec<u8>, u64)], from: usize) -> Vec<u8> {
     let mut out = Vec::new();
-    for (at, (name, number)) in names.iter().enumerate() {
+    for (at, (name, number)) in names.iter().enumerate().skip(from) {
         out.extend_from_slice(&number.to_le_bytes());
         out.extend_from_slice(&(at as u64 + 1).to_le_bytes());
         out.extend_from_slice(&(name.len() as u32).to_le_bytes());
@@ -222,4 +232,81 @@ fn dead_and_damaged_folders_are_left_out() {
             assert!(matches!(error, StoreError::Io { .. }), "{error}");
         }
     });
+}
+
+/// Names that are given twice count once, with all below them; names and links that no manifest can have, and files that grow from
+/// nothing when they are read, are left out.
+#[test]
+fn odd_entries_are_left_out() {
+    let long = |letter: &str| letter.repeat(COMPONENT_LEN_MAX + 1);
+    let (long_file, long_folder, longest) = (long("f"), long("d"), "l".repeat(COMPONENT_LEN_MAX));
+    let root = [
+        ("a", 2),
+        ("d", 3),
+        ("a", 2),
+        ("empty", 4),
+        (&long_file, 2),
+        (&long_folder, 3),
+        (&longest, 2),
+        ("made", 5),
+        ("d", 3),
+        ("bad", 6),
+        ("bad", 6),
+        ("link", 7),
+    ];
+    let nodes = [
+        Node::Folder(names(&root), None),
+        Node::File(0, b""),
+        Node::Folder(names(&[("x", 2), ("x", 2)]), None),
+        Node::Link(b""),
+        Node::File(0, b"made"),
+        Node::Broken(Errno::IO),
+        Node::Link(b"to"),
+    ];
+    on_made_up(&nodes, |root| {
+        let scan = Scan::read(root).unwrap();
+        assert_eq!(paths(&scan), ["a", "d", "d/x", "link", &longest]);
+        assert_eq!(scan.versions.len(), 6);
+        let found = left_out(&scan);
+        let no_size = "it has no size before it is read: the system makes its contents";
+        let expected = [
+            ("bad", "input/output error"),
+            (&long_folder, "its name is too long"),
+            ("empty", "its target is empty"),
+            (&long_file, "its name is too long"),
+            ("made", no_size),
+        ];
+        assert_eq!(found, expected.map(|(path, why)| (path.to_owned(), why)));
+        let error = Scan::read(&root.join("made")).unwrap_err();
+        assert!(matches!(error, StoreError::NoSize { .. }), "{error}");
+    });
+}
+
+/// A path that is too long below the name that its root has in a bundle is left out.
+#[test]
+fn paths_of_a_bundle_are_left_out() {
+    let (_keep, folder) = folder();
+    let part = "n".repeat(COMPONENT_LEN_MAX - 5);
+    let mut path = Vec::new();
+    let mut open = rustix::fs::open(&folder, OFlags::RDONLY, Mode::empty()).unwrap();
+    while path.len() + 1 + part.len() <= PATH_LEN_MAX {
+        rustix::fs::mkdirat(&open, &*part, Mode::RWXU).unwrap();
+        open = rustix::fs::openat(&open, &*part, OFlags::RDONLY, Mode::empty()).unwrap();
+        let slash = if path.is_empty() { "" } else { "/" };
+        path = [&path[..], slash.as_bytes(), part.as_bytes()].concat();
+    }
+    let scanned = |name: &[u8]| {
+        let (keep, filter) = (Keep::default(), Filter::default());
+        let scan = Scan::read_filtered(&folder, keep, &filter, name, &Scanning::default());
+        Scan::bundle(vec![(name.to_vec(), scan.unwrap())]).unwrap()
+    };
+    let name = |len| vec![b'b'; len];
+    assert!(
+        scanned(&name(PATH_LEN_MAX - path.len() - 1))
+            .left_out
+            .is_empty()
+    );
+    let scan = scanned(&name(PATH_LEN_MAX - path.len()));
+    let reasons: Vec<&str> = scan.left_out.iter().map(|one| &*one.reason).collect();
+    assert_eq!(reasons, ["its path is too long"]);
 }

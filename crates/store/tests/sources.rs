@@ -5,8 +5,8 @@ use std::path::Path;
 
 use ropewalk_model::{Layout, Piece, Range};
 use ropewalk_store::{
-    Change, FileSource, Manifest, OPEN_FILES_MAX, SMALL_FILE_MAX, Scan, Source, StoreError,
-    identity,
+    Change, Entry, EntryKind, FileSource, Manifest, OPEN_FILES_MAX, SMALL_FILE_MAX, Scan, Source,
+    StoreError, identity,
 };
 
 mod support;
@@ -107,24 +107,30 @@ fn files_opened_again_are_the_same() {
     source.read_at(1000, &mut buf).unwrap();
 }
 
-/// Files whose contents the system makes are refused, as trees, alone and as rows, with the way to copy them.
+/// Files whose contents the system makes are refused, as trees, alone and as rows, with the way to copy them; below a folder they are left out.
 #[test]
 fn files_without_a_size_are_refused() {
-    for path in ["/proc/version", "/proc/self/net", "/sys/kernel"].map(Path::new) {
+    let version = Path::new("/proc/version");
+    let error = Manifest::scan(version).unwrap_err();
+    assert!(matches!(error, StoreError::NoSize { .. }), "{error}");
+    assert!(error.to_string().contains("use cat"), "{error}");
+    let error = identity(version).unwrap_err();
+    assert!(matches!(error, StoreError::NoSize { .. }), "{error}");
+    for path in ["/proc/self/net", "/sys/kernel/mm"].map(Path::new) {
         if !path.exists() {
             eprintln!("SKIPPED: there is no {path:?} here");
             continue;
         }
-        let path = path.canonicalize().unwrap();
-        let error = Manifest::scan(&path).unwrap_err();
-        assert!(
-            matches!(error, StoreError::NoSize { .. }),
-            "{path:?}: {error}"
-        );
-        assert!(error.to_string().contains("use cat"), "{error}");
+        let scan = Scan::read(&path.canonicalize().unwrap()).unwrap();
+        let mut entries = scan.manifest.entries.iter();
+        let is_file = |entry: &&Entry| matches!(entry.kind, EntryKind::File { .. });
+        assert_eq!(entries.find(is_file), None, "{path:?}");
+        let first = scan
+            .left_out
+            .iter()
+            .find(|one| one.reason.contains("no size"));
+        assert!(first.is_some(), "{path:?}");
     }
-    let error = identity(Path::new("/proc/version")).unwrap_err();
-    assert!(matches!(error, StoreError::NoSize { .. }), "{error}");
 }
 
 /// Temporary names of transfers are left out with all below them and counted; one that is asked for by name is copied.

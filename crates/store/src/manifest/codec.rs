@@ -293,14 +293,34 @@ fn decode_kept(input: &mut Input<'_>, tag: u8, path: &[u8]) -> Result<Kept, Mani
     Ok(kept)
 }
 
+/// Why a scanned entry can be in no manifest, in words. Its folder is in one, and its path is not too long.
+///
+/// * `name`: its name in the folder.
+pub(super) fn oddity(entry: &Entry, name: &[u8]) -> Option<&'static str> {
+    if name.len() > COMPONENT_LEN_MAX {
+        return Some("its name is too long");
+    }
+    if !is_name(name) || name.contains(&0) || name.contains(&b'/') {
+        return Some("its name is impossible");
+    }
+    if check_values(entry) {
+        return None;
+    }
+    Some(match &entry.kind {
+        EntryKind::Symlink { target } if target.is_empty() => "its target is empty",
+        _ => "its time, target or attributes are impossible",
+    })
+}
+
+fn is_name(name: &[u8]) -> bool {
+    !name.is_empty() && name.len() <= COMPONENT_LEN_MAX && name != b"." && name != b".."
+}
+
 fn check_path(path: &[u8]) -> bool {
-    let fits = |name: &[u8]| {
-        !name.is_empty() && name.len() <= COMPONENT_LEN_MAX && name != b"." && name != b".."
-    };
     path.is_empty()
         || (path.len() <= PATH_LEN_MAX
             && !path.contains(&0)
-            && path.split(|byte| *byte == b'/').all(fits))
+            && path.split(|byte| *byte == b'/').all(is_name))
 }
 
 fn check_values(entry: &Entry) -> bool {

@@ -100,10 +100,7 @@ impl Scan {
                 Depth::Itself | Depth::Names => walk.list(&path)?,
             }
         }
-        walk.found.sort_by(|a, b| a.0.path.cmp(&b.0.path));
-        walk.found.dedup_by(|next, kept| next.0.path == kept.0.path);
-        walk.left_out.sort();
-        walk.left_out.dedup_by(|next, kept| next.path == kept.path);
+        walk.sort();
         walk.end()
     }
 }
@@ -127,9 +124,14 @@ impl Walk<'_> {
         }
         let cuts = path.iter().enumerate().filter(|(_, byte)| **byte == b'/');
         for folder in cuts.map(|(at, _)| &path[..at]) {
-            if !seen.contains(folder) && self.named(folder)? {
-                seen.insert(folder.to_vec());
+            if seen.contains(folder) {
+                continue;
             }
+            if !self.named(folder)? {
+                // It is left out, and what is below it has no place.
+                return Ok(false);
+            }
+            seen.insert(folder.to_vec());
         }
         let is_added = self.named(path)?;
         if is_folder && is_added {

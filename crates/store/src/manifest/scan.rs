@@ -11,6 +11,7 @@ use std::time::Duration;
 use rustix::fs::{Access, AtFlags, Dir, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
+use super::codec::oddity;
 use super::left_out::{LeftOut, bounded, reason};
 use super::names::Names;
 use super::{Entry, EntryKind, Keep, Kept, Manifest, PATH_LEN_MAX, Reader, Scanning, Special};
@@ -23,6 +24,9 @@ use crate::version::Version;
 
 /// Names that are counted together.
 const COUNTED: usize = 16;
+
+/// Of a file below the root whose contents the system makes.
+const NO_SIZE: &str = "it has no size before it is read: the system makes its contents";
 
 /// A tree as its own host sees it.
 #[derive(Debug, Clone)]
@@ -58,7 +62,7 @@ impl Scan {
     ///
     /// # Errors
     /// [`StoreError::SymbolicLink`] for a link on the way to the root, [`StoreError::Unreadable`] for a root that may not be
-    /// read, [`StoreError::NoSize`] for the first file whose contents the system makes, and [`StoreError::SpecialFile`] for a root that is a device, pipe or socket, unless these are recorded.
+    /// read, [`StoreError::NoSize`] for a root that is a file whose contents the system makes, and [`StoreError::SpecialFile`] for a root that is a device, pipe or socket, unless these are recorded.
     pub fn read(root: &Path) -> Result<Self, StoreError> {
         Self::read_keeping(root, Keep::default())
     }
@@ -117,7 +121,8 @@ pub(super) struct Walk<'a> {
     system: Option<(u64, FileSystem)>,
     pub(super) found: Vec<(Entry, Version)>,
     skipped: u64,
-    special: u64,
+    /// Paths of special files that are not recorded; a name can be met twice.
+    special: Vec<Vec<u8>>,
     pub(super) left_out: Vec<LeftOut>,
     /// Folders that were found and cannot be listed. What a list names in them can be found all the same.
     dropped: HashSet<Vec<u8>>,
@@ -178,7 +183,7 @@ impl<'a> Walk<'a> {
             system: None,
             found: Vec::new(),
             skipped: 0,
-            special: 0,
+            special: Vec::new(),
             left_out: Vec::new(),
             dropped: HashSet::new(),
             reader: Reader::new(keep),
@@ -205,7 +210,8 @@ impl<'a> Walk<'a> {
     }
 
     /// The scan, of entries in their order.
-    pub(super) fn end(self) -> Result<Scan, StoreError> {
+    pub(super) fn end(mut self) -> Result<Scan, StoreError> {
+        self.keep_one_of_each();
         let (mut found, skipped, special) = (self.found, self.skipped, self.special);
         let attributes_unread = self.reader.unread;
         let (left_out, left_out_more) = bounded(self.left_out, &self.dropped, &mut found);
@@ -221,12 +227,28 @@ impl<'a> Walk<'a> {
             manifest: Arc::new(manifest),
             versions: versions.into(),
             skipped,
-            special,
+            special: special.len() as u64,
             left_out,
             left_out_more,
             attributes_unread,
             names,
         })
+    }
+
+    /// Folders that change while they are read can give a name twice, and so can a list. Of what was found twice a folder stays, as
+    /// something below it was found, too.
+    fn keep_one_of_each(&mut self) {
+        self.found.dedup_by(|next, kept| {
+            let is_same = next.0.path == kept.0.path;
+            if is_same && next.0.kind == EntryKind::Directory {
+                std::mem::swap(next, kept);
+            }
+            is_same
+        });
+        self.left_out.sort();
+        self.left_out.dedup_by(|next, kept| next.path == kept.path);
+        self.special.sort_unstable();
+        self.special.dedup();
     }
 
     fn full_path(&self, path: &[u8]) -> PathBuf {
@@ -347,7 +369,7 @@ impl<'a> Walk<'a> {
     pub(super) fn join(&mut self, part: Self) {
         self.found.extend(part.found);
         self.skipped += part.skipped;
-        self.special += part.special;
+        self.special.extend(part.special);
         self.left_out.extend(part.left_out);
         self.dropped.extend(part.dropped);
         self.reader.unread += part.reader.unread;
@@ -392,13 +414,17 @@ impl<'a> Walk<'a> {
         if self.is_excluded(filter, path, kind == FileType::Directory) {
             return Ok(Ok(()));
         }
-        // No call of the system takes it, here and at receivers.
-        if path.len() > PATH_LEN_MAX {
+        // No call of the system takes it, here and at receivers, where it is below its root's name.
+        let above = match self.name {
+            b"" => 0,
+            name => name.len() + 1,
+        };
+        if above + path.len() > PATH_LEN_MAX {
             return Ok(Err((Operation::Inspect, Errno::NAMETOOLONG)));
         }
         let mut entry = match self.entry(path.to_vec(), &stat) {
             Err(StoreError::SpecialFile { .. }) => {
-                self.special += 1;
+                self.special.push(path.to_vec());
                 return Ok(Ok(()));
             }
             entry => entry?,
@@ -410,6 +436,10 @@ impl<'a> Walk<'a> {
             }
         }
         entry.kept = self.reader.read(folder, name, &stat);
+        if let Some(reason) = oddity(&entry, name) {
+            self.note(path, reason);
+            return Ok(Ok(()));
+        }
         let named = Named {
             folder,
             name,
@@ -418,13 +448,13 @@ impl<'a> Walk<'a> {
         self.take(entry, &stat, named).map(Ok)
     }
 
-    /// Adds an entry; of a file also whether its bytes can be had.
+    /// Adds an entry, unless the system makes its contents; of a file also whether its bytes can be had.
     fn take(&mut self, entry: Entry, stat: &Stat, named: Named<'_>) -> Result<(), StoreError> {
         let mut version = Version::UNKNOWN;
         if let EntryKind::File { len } = entry.kind {
             let system = self.system(stat.st_dev, named);
             if system.is_some_and(FileSystem::makes_contents) {
-                return Err(self.no_size(&entry));
+                return self.no_size(&entry.path);
             }
             // An empty file needs no reading.
             let is_read = len > 0 || entry.path.is_empty();
@@ -440,7 +470,7 @@ impl<'a> Walk<'a> {
                 self.leave_out(Operation::Read, &entry.path, Errno::ACCESS)?;
             }
             if len == 0 && named.gives_bytes() {
-                return Err(self.no_size(&entry));
+                return self.no_size(&entry.path);
             }
             if system.is_some_and(FileSystem::keeps_inodes) {
                 version = Version::of(stat);
@@ -504,10 +534,15 @@ impl<'a> Walk<'a> {
         }
     }
 
-    fn no_size(&self, entry: &Entry) -> StoreError {
-        StoreError::NoSize {
-            path: self.full_path(&entry.path),
+    /// Notes a file whose contents the system makes; an error for the root.
+    fn no_size(&mut self, path: &[u8]) -> Result<(), StoreError> {
+        if path.is_empty() {
+            return Err(StoreError::NoSize {
+                path: self.full_path(path),
+            });
         }
+        self.note(path, NO_SIZE);
+        Ok(())
     }
 
     /// The entry for what `stat` shows; a link's target is still to be read.
