@@ -1,5 +1,6 @@
 //! Sources of bytes: files and trees. Memory is in [`crate::PatternSource`] and [`crate::BufferSource`].
 
+use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
@@ -10,6 +11,7 @@ use std::sync::{Arc, OnceLock};
 
 use ropewalk_model::{CHUNK_LEN, Layout, Piece, Range};
 use rustix::fs::{Advice, FileType, Mode, OFlags, Stat};
+use rustix::io::Errno;
 
 use crate::error::{Operation, StoreError};
 use crate::file_systems::FileSystem;
@@ -184,6 +186,8 @@ pub struct FileSource {
     open: OpenFiles,
     // Of the first folder.
     file_system: Option<u64>,
+    /// Further names of files that have several, by number: found when the first name of one cannot be opened.
+    further: OnceLock<HashMap<u32, Vec<u32>>>,
 }
 
 #[derive(Debug)]
@@ -255,6 +259,7 @@ impl FileSource {
             layout,
             objects: Objects::Paths(paths, identities),
             open: OpenFiles::new(),
+            further: OnceLock::new(),
             file_system: None,
         };
         for (object, wanted) in wanted.into_iter().enumerate() {
@@ -302,6 +307,7 @@ impl FileSource {
                     scan,
                 },
                 open: OpenFiles::new(),
+                further: OnceLock::new(),
                 file_system: None,
             };
             // A special file has no bytes, and is never opened.
@@ -321,6 +327,7 @@ impl FileSource {
                 scan,
             },
             open: OpenFiles::new(),
+            further: OnceLock::new(),
         })
     }
 
@@ -367,6 +374,7 @@ impl FileSource {
                 scan: scan.clone(),
             },
             open: OpenFiles::new(),
+            further: OnceLock::new(),
         })
     }
 
@@ -401,10 +409,53 @@ impl FileSource {
     }
 
     fn open_object(&self, object: u32) -> Result<File, StoreError> {
-        let failed = |errno| StoreError::from_errno(Operation::Open, self.path(object), errno);
+        let file = match self.open_name(object) {
+            Ok(file) => self.checked(object, file)?,
+            Err(errno) => {
+                let error = StoreError::from_errno(Operation::Open, self.path(object), errno);
+                // What this process lacks, it lacks for each name.
+                let further = match error.is_retryable() {
+                    true => None,
+                    false => self.open_further(object),
+                };
+                further.ok_or(error)?
+            }
+        };
+        Ok(file)
+    }
+
+    /// Opens a file by the first of its further names that leads to it.
+    fn open_further(&self, object: u32) -> Option<File> {
+        let further = self.further.get_or_init(|| self.further_names());
+        let mut names = further.get(&object)?.iter();
+        names.find_map(|name| {
+            let file = self.open_name(*name).ok()?;
+            self.checked(object, file).ok()
+        })
+    }
+
+    /// The numbers of the entries that are further names of files, by the file's. Cost O(entries).
+    fn further_names(&self) -> HashMap<u32, Vec<u32>> {
+        let mut further: HashMap<u32, Vec<u32>> = HashMap::new();
+        let entries = match &self.objects {
+            Objects::Tree { scan, .. } | Objects::Bundle { scan, .. } => &scan.manifest.entries[..],
+            Objects::Paths(..) | Objects::One { .. } => &[],
+        };
+        for (at, entry) in entries.iter().enumerate() {
+            if let EntryKind::HardLink { to } = &entry.kind
+                && let Ok(file) = entries.binary_search_by(|entry| entry.path.cmp(to))
+            {
+                further.entry(file as u32).or_default().push(at as u32);
+            }
+        }
+        further
+    }
+
+    /// Opens what has the name of an entry now.
+    fn open_name(&self, object: u32) -> Result<OwnedFd, Errno> {
         // A pipe that took the file's place must not block us until its kind is known.
         let flags = OFlags::RDONLY | OFlags::NONBLOCK;
-        let file = match &self.objects {
+        match &self.objects {
             Objects::Paths(..) | Objects::One { .. } => {
                 sys::open_resolved_path(&self.path(object), flags, Mode::empty())
             }
@@ -425,8 +476,12 @@ impl FileSource {
                     _ => sys::open_resolved_path(&self.path(object), flags, Mode::empty()),
                 }
             }
-        };
-        let file = file.map_err(failed)?;
+        }
+    }
+
+    /// The file that was opened, if it is the one of this number.
+    fn checked(&self, object: u32, file: OwnedFd) -> Result<File, StoreError> {
+        let failed = |errno| StoreError::from_errno(Operation::Open, self.path(object), errno);
         let stat = rustix::fs::fstat(&file).map_err(failed)?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
             check_kind(&self.path(object), &stat)?;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use ropewalk_model::{Range, RangeSet};
 use ropewalk_store::{
     Adopt, Entry, EntryKind, FileSource, Keep, Kept, Landed, Manifest, ManifestError, Part, Scan,
-    Sink, TreeSink,
+    Sink, Source as _, StoreError, TreeSink,
 };
 
 mod support;
@@ -376,4 +376,61 @@ fn names_of_what_is_left_out_are_left_out() {
     assert!(!to.join("b").exists() && !to.join("sub/a").exists());
     assert_eq!(sink.landed().added_files, 5);
     assert_eq!(inode(to.join("sub/m")), inode(to.join("later/n")));
+}
+
+/// A file whose first name leads nowhere any more is read by another one, if that leads to the very file that was scanned.
+#[test]
+fn a_further_name_is_read() {
+    let (_keep, folder) = folder();
+    let from = folder.join("from");
+    for name in ["a", "b", "c"] {
+        std::fs::create_dir_all(from.join(name)).unwrap();
+    }
+    let data = bytes(1, 1000);
+    std::fs::write(from.join("a/x"), &data).unwrap();
+    std::fs::hard_link(from.join("a/x"), from.join("b/x")).unwrap();
+    std::fs::hard_link(from.join("a/x"), from.join("c/x")).unwrap();
+    set_times(&from.join("a/x"), 1_000_000_000, 1);
+    let scan = scan(&from);
+    let names = vec![(b"thing".to_vec(), scan.clone())];
+    let things = [(b"thing".to_vec(), from.clone())];
+    let open = || {
+        let bundle = Scan::bundle(names.clone()).unwrap();
+        [
+            FileSource::open_tree(&from, &scan, 0).unwrap(),
+            FileSource::open_bundle(&things, &bundle, 0).unwrap(),
+        ]
+    };
+    let read = |source: &FileSource| {
+        let mut buffer = vec![0; 1000];
+        source.read_at(0, &mut buffer).map(|()| buffer)
+    };
+    let vanished = |source: &FileSource| {
+        let error = read(source).unwrap_err();
+        let is_first =
+            matches!(&error, StoreError::Vanished { path, .. } if *path == from.join("a/x"));
+        assert!(is_first, "{error}");
+    };
+    let other = |name: &str| {
+        std::fs::create_dir(from.join(name)).unwrap();
+        let path = from.join(name).join("x");
+        std::fs::write(&path, bytes(2, 1000)).unwrap();
+        set_times(&path, 1_000_000_000, 1);
+    };
+    // An inode does not change with the name of its folder.
+    let take_away = |name: &str| std::fs::rename(from.join(name), folder.join(name)).unwrap();
+    take_away("a");
+    take_away("b");
+    other("b");
+    for source in open() {
+        assert_eq!(read(&source), Ok(data.clone()));
+    }
+    take_away("c");
+    open().iter().for_each(vanished);
+    other("c");
+    open().iter().for_each(vanished);
+    std::fs::rename(folder.join("a"), from.join("a")).unwrap();
+    for source in open() {
+        assert_eq!(read(&source), Ok(data.clone()));
+    }
 }
