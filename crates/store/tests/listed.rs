@@ -210,3 +210,44 @@ fn a_folder_that_cannot_be_listed_holds_what_is_named() {
     assert_eq!(paths, [&b""[..], b"d", b"d/a"]);
     set_mode(&root.join("d"), 0o755);
 }
+
+/// Folders below one whose whole content is part of the copy are not walked again, and special files count once, unless the filter cuts
+/// such a folder off.
+#[test]
+fn nested_names_are_walked_once() {
+    const DEEP: usize = 60;
+    let (_keep, root) = folder();
+    // Bytes of these names are before the slash.
+    for name in ["a-", "a.x"] {
+        std::fs::write(root.join(name), "x").unwrap();
+    }
+    let mut names = vec!["a-".to_owned(), "a.x".to_owned(), "a/d0/pipe".to_owned()];
+    let mut path = "a".to_owned();
+    for at in 0..DEEP {
+        names.push(path.clone());
+        path = format!("{path}/d{at}");
+    }
+    std::fs::create_dir_all(root.join(&path)).unwrap();
+    let pipe = root.join("a/d0/pipe");
+    let (kind, mode) = (rustix::fs::FileType::Fifo, 0o600.into());
+    rustix::fs::mknodat(rustix::fs::CWD, pipe, kind, mode, 0).unwrap();
+    let list = FileList {
+        names: names.into_iter().map(String::into_bytes).collect(),
+        is_recursive: true,
+    };
+    for (rule, specials) in [("none", 1), ("d30", 1), ("a/d0", 1)] {
+        let scanning = Scanning::default();
+        let filter = filter(&[rule]);
+        let scan = Scan::read_listed(&root, Keep::default(), &filter, &list, &scanning).unwrap();
+        // The last folder is not named, and of the excluded one only what is below it.
+        assert_eq!(scan.manifest.entries.len(), 1 + 2 + DEEP + 1, "{rule}");
+        assert_eq!(scan.special, specials, "{rule}");
+        assert!(scan.left_out.is_empty(), "{rule}");
+        let most = list.names.len() + DEEP + 10;
+        assert!(
+            scanning.entries() < most as u64,
+            "{rule}: {}",
+            scanning.entries()
+        );
+    }
+}

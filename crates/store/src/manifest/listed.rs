@@ -8,6 +8,7 @@
 //! * What does not exist is left out and named. So is what lies below a symbolic link: links are never followed.
 
 use std::collections::{BTreeMap, HashSet};
+use std::ops::Range;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::Path;
 
@@ -16,10 +17,11 @@ use rustix::io::Errno;
 
 use super::left_out::LeftOut;
 use super::scan::{Scan, Walk};
-use super::{EntryKind, Keep, Scanning, last_name, parent_of};
+use super::{Entry, EntryKind, Keep, Scanning, last_name, parent_of};
 use crate::error::{Operation, StoreError};
 use crate::filter::Filter;
 use crate::sys;
+use crate::version::Version;
 
 /// Names of files and folders below a root.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -63,6 +65,39 @@ impl FileList {
         }
         paths
     }
+
+    /// The paths, each folder right before what is below it.
+    fn in_order(&self) -> Vec<(Vec<u8>, Depth)> {
+        let mut paths: Vec<_> = self.paths().into_iter().collect();
+        // No name of a file has a NUL.
+        let key = |byte: &u8| match byte {
+            b'/' => 0,
+            byte => *byte,
+        };
+        paths.sort_by(|a, b| a.0.iter().map(key).cmp(b.0.iter().map(key)));
+        paths
+    }
+}
+
+/// A folder with all below it that the filter includes.
+struct Walked {
+    path: Vec<u8>,
+    /// Where that is among what was found, sorted by path.
+    found: Range<usize>,
+}
+
+impl Walked {
+    fn is_above(&self, path: &[u8]) -> bool {
+        let rest = path.strip_prefix(&self.path[..]);
+        rest.is_some_and(|rest| self.path.is_empty() || rest.starts_with(b"/"))
+    }
+
+    fn has(&self, path: &[u8], found: &[(Entry, Version)]) -> bool {
+        let found = &found[self.found.clone()];
+        found
+            .binary_search_by(|(entry, _)| entry.path[..].cmp(path))
+            .is_ok()
+    }
 }
 
 impl Scan {
@@ -88,15 +123,23 @@ impl Scan {
             });
         }
         let mut seen: HashSet<Vec<u8>> = HashSet::from([Vec::new()]);
-        for (path, depth) in list.paths() {
+        // Each below the one before.
+        let mut walked: Vec<Walked> = Vec::new();
+        for (path, depth) in list.in_order() {
             walk.go_on()?;
-            let is_folder = walk.name(&path, &mut seen)?;
             scanning.add(1);
+            while walked.pop_if(|folder| !folder.is_above(&path)).is_some() {}
+            // What is not there was left out, or the filter cut it off: then it is part of the copy because it is named.
+            let has_it = |folder: &Walked| folder.has(&path, &walk.found);
+            if walked.last().is_some_and(has_it) {
+                continue;
+            }
+            let is_folder = walk.name(&path, &mut seen)?;
             if !is_folder || depth == Depth::Itself {
                 continue;
             }
             match depth {
-                Depth::All => walk.below(path)?,
+                Depth::All => walked.push(walk.all_below(path)?),
                 Depth::Itself | Depth::Names => walk.list(&path)?,
             }
         }
@@ -106,6 +149,17 @@ impl Scan {
 }
 
 impl Walk<'_> {
+    /// Adds all below a folder, as [`Walk::below`].
+    fn all_below(&mut self, path: Vec<u8>) -> Result<Walked, StoreError> {
+        let first = self.found.len();
+        self.below(path.clone())?;
+        self.found[first..].sort_by(|a, b| a.0.path.cmp(&b.0.path));
+        Ok(Walked {
+            path,
+            found: first..self.found.len(),
+        })
+    }
+
     /// Adds a named entry, and the folders above it where it is one that the copy has. Whether it is a folder of the copy.
     ///
     /// * `seen`: folders that were added.
