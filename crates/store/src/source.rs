@@ -483,7 +483,14 @@ impl FileSource {
     fn checked(&self, object: u32, file: OwnedFd) -> Result<File, StoreError> {
         let failed = |errno| StoreError::from_errno(Operation::Open, self.path(object), errno);
         let stat = rustix::fs::fstat(&file).map_err(failed)?;
-        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        let kind = FileType::from_raw_mode(stat.st_mode);
+        if kind == FileType::Directory && self.is_scanned() {
+            return Err(StoreError::Changed {
+                path: self.path(object),
+                how: Change::Contents,
+            });
+        }
+        if kind != FileType::RegularFile {
             check_kind(&self.path(object), &stat)?;
         }
         self.check_known(object, &file, &stat)?;
@@ -563,6 +570,11 @@ impl FileSource {
             return Err(self.shrank(object));
         }
         Ok(())
+    }
+
+    /// Whether a scan says that its objects are files; else the user does.
+    fn is_scanned(&self) -> bool {
+        !matches!(self.objects, Objects::Paths(..))
     }
 
     /// Whether it is all of a file of a tree.

@@ -83,6 +83,33 @@ fn a_time_set_back_hides_nothing() {
     );
 }
 
+/// A file of a tree that became a folder is called a changed one, and no advice is given on ranges of bytes; of rows it is.
+#[test]
+fn a_file_that_became_a_folder_has_changed() {
+    let (_keep, folder) = folder();
+    let path = folder.join("file");
+    place(&path);
+    let scan = Scan::read(&folder).unwrap();
+    let things = [(b"t".to_vec(), folder.clone())];
+    let bundle = Scan::bundle(vec![(b"t".to_vec(), scan.clone())]).unwrap();
+    let sources = [
+        FileSource::open_tree(&folder, &scan, 0).unwrap(),
+        FileSource::open_bundle(&things, &bundle, 0).unwrap(),
+    ];
+    std::fs::remove_file(&path).unwrap();
+    std::fs::create_dir(&path).unwrap();
+    for source in sources {
+        let error = source.read_at(0, &mut [0; 10]).unwrap_err();
+        let how = Change::Contents;
+        let path = path.clone();
+        assert_eq!(error, StoreError::Changed { path, how });
+        let text = error.to_string();
+        assert!(text.contains("changed since it was scanned"), "{text}");
+    }
+    let rows = FileSource::open(Layout::default(), vec![path]).unwrap_err();
+    assert!(matches!(rows, StoreError::NoFile { .. }), "{rows}");
+}
+
 /// Of a tree with more files than stay open, those that are opened again by name are the ones that were scanned.
 #[test]
 fn files_opened_again_are_the_same() {
