@@ -8,28 +8,33 @@ pub(crate) fn existed(merged: &MergedReport) -> String {
     format!("{}: {} existed: ", merged.node, merged.path)
 }
 
+/// Adds what a node has counted: counts of nodes may be anything.
+fn add(sum: &mut u64, count: u64) {
+    *sum = sum.saturating_add(count);
+}
+
 /// Fills in [`Report::landing`] and says the same in notes.
 pub(crate) fn tell(report: &mut Report, nodes: &[NodeSummary<'_>]) {
     let landing = &mut report.landing;
-    let (mut unread, mut unset) = (0, 0);
+    let (mut unread, mut unset) = (0_u64, 0_u64);
     for node in nodes {
         unread = unread.max(node.attributes_unread);
-        landing.temporary_names_left_out += node.skipped;
+        add(&mut landing.temporary_names_left_out, node.skipped);
         // Replicas have the same ones.
         landing.special_files_left_out = landing.special_files_left_out.max(node.special);
         let others = node.passed_bytes.saturating_add(node.refused_bytes);
-        landing.unchanged_bytes += node.present.saturating_sub(others);
-        landing.kept_files += node.passed_files;
-        landing.kept_bytes += node.passed_bytes;
-        landing.unchanged_files += node.present_files;
-        landing.resumed_bytes += node.adopted.saturating_sub(node.taken);
-        landing.taken_bytes += node.taken;
+        add(&mut landing.unchanged_bytes, node.present.saturating_sub(others));
+        add(&mut landing.kept_files, node.passed_files);
+        add(&mut landing.kept_bytes, node.passed_bytes);
+        add(&mut landing.unchanged_files, node.present_files);
+        add(&mut landing.resumed_bytes, node.adopted.saturating_sub(node.taken));
+        add(&mut landing.taken_bytes, node.taken);
         let Some(landed) = node.landed else { continue };
         // Some were written after the copy began.
-        landing.kept_files += landed.passed_files.saturating_sub(node.passed_files);
-        landing.replaced_files += landed.replaced_files;
-        landing.removed_files += landed.removed_files;
-        landing.removed_folders += landed.removed_folders;
+        add(&mut landing.kept_files, landed.passed_files.saturating_sub(node.passed_files));
+        add(&mut landing.replaced_files, landed.replaced_files);
+        add(&mut landing.removed_files, landed.removed_files);
+        add(&mut landing.removed_folders, landed.removed_folders);
         // Each destination has a copy of the same.
         landing.bits_not_kept = landing.bits_not_kept.max(landed.bits_not_kept);
         landing.owners_not_kept = landing.owners_not_kept.max(landed.owners_not_kept);
@@ -47,10 +52,10 @@ pub(crate) fn tell(report: &mut Report, nodes: &[NodeSummary<'_>]) {
             });
         }
     }
-    landing.attributes_not_kept = unread + unset;
+    landing.attributes_not_kept = unset.saturating_add(unread);
     // Where nothing was put into it, nothing was merged.
     let is_merged = |merged: &&MergedReport| {
-        merged.unchanged_files == 0 || merged.added_files + merged.replaced_files > 0
+        merged.unchanged_files == 0 || merged.added_files.max(merged.replaced_files) > 0
     };
     for merged in landing.merged.iter().filter(is_merged) {
         let unchanged = match merged.unchanged_files {
@@ -212,5 +217,49 @@ mod tests {
         );
         assert_eq!(report.landing.merged.len(), 1);
         assert_eq!(report.landing.replaced_files, 2);
+    }
+
+    /// Counts of nodes may be anything: their sums are the largest number.
+    #[test]
+    fn sums_of_counts_do_not_overflow() {
+        let request = Request {
+            label: None,
+            nodes: Vec::new(),
+            mapping: Mapping::Rows,
+            links: Vec::new(),
+            options: Options::default(),
+        };
+        let mut report = ended_early(&request, "id", Outcome::Done, String::new());
+        let most = Landed {
+            merged: b"/b".to_vec(),
+            added_files: u64::MAX,
+            replaced_files: u64::MAX,
+            unchanged_files: 1,
+            removed_files: u64::MAX,
+            removed_folders: u64::MAX,
+            attributes_not_kept: u64::MAX,
+            ..Landed::default()
+        };
+        let nodes = ["a", "b"].map(|name| NodeSummary {
+            attributes_unread: u64::MAX,
+            present: u64::MAX,
+            adopted: u64::MAX,
+            present_files: u64::MAX,
+            passed_files: u64::MAX,
+            passed_bytes: u64::MAX,
+            ..node(name, Some(&most), u64::MAX / 2)
+        });
+        tell(&mut report, &nodes);
+        let landing = &report.landing;
+        for count in [
+            landing.kept_files,
+            landing.unchanged_files,
+            landing.replaced_files,
+            landing.removed_files,
+            landing.resumed_bytes,
+            landing.attributes_not_kept,
+        ] {
+            assert_eq!(count, u64::MAX);
+        }
     }
 }

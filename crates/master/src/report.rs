@@ -217,9 +217,9 @@ impl ProgressMeter {
         let before = self.wanted.unwrap_or(0).saturating_sub(total_bytes);
         Event::Progress {
             seconds: moving,
-            delivered_bytes: before + coordinator.delivered_bytes(),
-            received_bytes: before + received_bytes,
-            total_bytes: before + total_bytes,
+            delivered_bytes: before.saturating_add(coordinator.delivered_bytes()),
+            received_bytes: before.saturating_add(received_bytes),
+            total_bytes: before.saturating_add(total_bytes),
             bits_per_second: rate * 8.0,
             eta_seconds: (rate > 0.0).then(|| left as f64 / rate),
             receivers,
@@ -460,8 +460,8 @@ fn tell_plan(report: &mut Report, coordinator: &Coordinator) {
 
 /// What a receiver reported at the end of its part, among the figures of all.
 fn tell_done(report: &mut Report, summary: &[NodeSummary<'_>], receiver: &str, done: &Done) {
-    report.duplicate_bytes += done.duplicate;
-    report.corrupt_units += done.corrupt;
+    report.duplicate_bytes = report.duplicate_bytes.saturating_add(done.duplicate);
+    report.corrupt_units = report.corrupt_units.saturating_add(done.corrupt);
     report.finish_seconds = report.finish_seconds.max(seconds(done.syncing));
     let awaited = seconds(done.awaited_ends);
     report.awaited_end_seconds = report.awaited_end_seconds.max(awaited);

@@ -246,7 +246,8 @@ fn leave_out_complete(request: &mut Request, after: &After) -> u64 {
         node.sinks.clear();
     }
     nodes.retain(|node| !node.sources.is_empty() || !node.sinks.is_empty());
-    complete.iter().map(|one| one.bytes).sum()
+    let bytes = complete.iter().map(|one| one.bytes);
+    bytes.fold(0, u64::saturating_add)
 }
 
 /// How a round has ended.
@@ -325,7 +326,7 @@ impl Transfer<'_> {
             match self.wait_for(&after, &mut request, &mut report).await {
                 Some(returned) => {
                     self.rounds.push(report);
-                    self.complete_bytes += complete_bytes;
+                    self.complete_bytes = self.complete_bytes.saturating_add(complete_bytes);
                     known = returned;
                 }
                 None => return self.sum(report),

@@ -415,7 +415,11 @@ fn report(
     let names: Vec<String> = request.nodes.iter().map(|node| node.name.clone()).collect();
     let stages = run.stages(request.groups);
     let last = run.group(request.groups - 1);
-    let sum = |of: fn(&Account) -> u64| last.iter().map(|one| of(&one.received)).sum::<u64>();
+    let sum = |of: fn(&Account) -> u64| {
+        let received = last.iter().map(|one| of(&one.received));
+        received.fold(0, u64::saturating_add)
+    };
+    let again = stages.iter().map(|stage| stage.retransmitted_bytes);
     let (outcome, kind) = match run.failure().map(|failure| failure.cause) {
         None => (Outcome::Done, None),
         Some(Cause::Interrupted) => (Outcome::Cancelled, Some(ErrorKind::Interrupted)),
@@ -443,7 +447,7 @@ fn report(
         block_bytes: request.block,
         encrypted: (0..request.groups)
             .any(|group| run.group(group).iter().any(|one| one.sealed > 0)),
-        retransmitted_bytes: stages.iter().map(|stage| stage.retransmitted_bytes).sum(),
+        retransmitted_bytes: again.fold(0, u64::saturating_add),
         accounted: outcome == Outcome::Done,
         bound_by: bound.map(|stage| stage.stage.clone()),
         processes: run.processes(request.groups, &names),

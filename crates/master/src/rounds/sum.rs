@@ -53,7 +53,7 @@ pub(super) fn of_rounds(
     };
     let found = found_bytes(end).saturating_add(complete_bytes);
     let moved_before = found.saturating_sub(found_bytes(first));
-    let has_moved = moved_before + end.delivered_bytes > 0;
+    let has_moved = moved_before.max(end.delivered_bytes) > 0;
     let mut report = Report {
         // A round that was refused follows others that were not.
         outcome: match last.outcome {
@@ -62,8 +62,8 @@ pub(super) fn of_rounds(
         },
         error: last.error.clone(),
         error_kind: last.error_kind,
-        wanted_bytes: end.wanted_bytes + moved_before,
-        delivered_bytes: end.delivered_bytes + moved_before,
+        wanted_bytes: end.wanted_bytes.saturating_add(moved_before),
+        delivered_bytes: end.delivered_bytes.saturating_add(moved_before),
         seconds,
         reach_seconds: rounds[0].reach_seconds,
         start_seconds: first.start_seconds,
@@ -122,7 +122,8 @@ pub(super) fn of_rounds(
         let others = known.iter().filter(|round| !std::ptr::eq(**round, end));
         let named = others.flat_map(|round| &round.destinations);
         let same = named.filter(|other| other.nodes == destination.nodes);
-        destination.files += same.map(|other| other.files).sum::<u64>();
+        let files = same.map(|other| other.files);
+        destination.files = files.fold(destination.files, u64::saturating_add);
     }
     let others = known.iter().flat_map(|round| &round.destinations);
     for complete in others.filter(|other| other.complete) {
@@ -137,7 +138,8 @@ pub(super) fn of_rounds(
 /// What was there counts as it was before the first round, and what was done as all did it.
 fn landing(known: &[&Report], first: &Report, end: &Report) -> LandingReport {
     let sum = |of: fn(&LandingReport) -> u64| -> u64 {
-        known.iter().map(|round| of(&round.landing)).sum()
+        let counts = known.iter().map(|round| of(&round.landing));
+        counts.fold(0, u64::saturating_add)
     };
     LandingReport {
         merged: merged(known),
@@ -180,8 +182,8 @@ fn merged(known: &[&Report]) -> Vec<MergedReport> {
                 |other: &&mut MergedReport| other.node == folder.node && other.path == folder.path;
             match merged.iter_mut().find(is_same) {
                 Some(before) => {
-                    before.added_files += folder.added_files;
-                    before.replaced_files += folder.replaced_files;
+                    before.added_files = before.added_files.saturating_add(folder.added_files);
+                    before.replaced_files = before.replaced_files.saturating_add(folder.replaced_files);
                 }
                 None if made.contains(&folder.node.as_str()) => {}
                 None => merged.push(folder.clone()),
@@ -201,8 +203,8 @@ fn nodes(rounds: &[Report]) -> Vec<NodeReport> {
             node: line.node.clone(),
             ..NodeReport::default()
         });
-        sum.sent_bytes += line.sent_bytes;
-        sum.received_bytes += line.received_bytes;
+        sum.sent_bytes = sum.sent_bytes.saturating_add(line.sent_bytes);
+        sum.received_bytes = sum.received_bytes.saturating_add(line.received_bytes);
         sum.processor_seconds += line.processor_seconds;
         sum.resident_max_bytes = sum.resident_max_bytes.max(line.resident_max_bytes);
         sum.best_bits_per_second = sum.best_bits_per_second.max(line.best_bits_per_second);
@@ -233,11 +235,11 @@ fn pairs(rounds: &[Report]) -> Vec<PairReport> {
         match all.iter_mut().find(is_same) {
             Some(sum) => {
                 *sum = PairReport {
-                    bytes: sum.bytes + pair.bytes,
-                    corrupt_units: sum.corrupt_units + pair.corrupt_units,
+                    bytes: sum.bytes.saturating_add(pair.bytes),
+                    corrupt_units: sum.corrupt_units.saturating_add(pair.corrupt_units),
                     waiting_seconds: sum.waiting_seconds + pair.waiting_seconds,
-                    datagrams: sum.datagrams + pair.datagrams,
-                    datagrams_again: sum.datagrams_again + pair.datagrams_again,
+                    datagrams: sum.datagrams.saturating_add(pair.datagrams),
+                    datagrams_again: sum.datagrams_again.saturating_add(pair.datagrams_again),
                     ..pair.clone()
                 };
             }

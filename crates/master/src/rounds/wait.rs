@@ -43,7 +43,7 @@ impl Transfer<'_> {
     ) -> Option<Known> {
         let began = Instant::now();
         let mut awaiting = Awaiting::of(&after.gone, began);
-        let mut safe_bytes = sum::safe_bytes(report) + self.complete_bytes;
+        let mut safe_bytes = sum::safe_bytes(report).saturating_add(self.complete_bytes);
         let mut has_waited = false;
         let waited = loop {
             let (has_moved, now) = (after.has_moved, self.now());

@@ -534,7 +534,8 @@ impl Balancer {
         now: Instant,
         round: &mut Round,
     ) {
-        let bytes = asked.iter().map(|(_, bytes)| bytes).sum();
+        let bytes = asked.iter().map(|(_, bytes)| *bytes);
+        let bytes = bytes.fold(0, u64::saturating_add);
         self.pauses.last_round = (view.checked_bytes(), bytes);
         for (node, bytes) in asked {
             let state = view.node(node);

@@ -178,7 +178,8 @@ impl Coordinator {
         let complete = receivers.filter(|node| self.has_whole_copy(node));
         let bytes = |node: &Node| {
             let received = node.done.as_ref().map_or(0, |done| done.delivered);
-            received + node.present_bytes + node.adopted_bytes
+            let parts = [received, node.present_bytes, node.adopted_bytes];
+            parts.into_iter().fold(0, u64::saturating_add)
         };
         complete
             .map(|node| Complete {

@@ -354,7 +354,8 @@ impl Coordinator {
                 let range = control::range(base.saturating_add(file.start), file.length);
                 !range.is_empty() && unheld.contains_range(range)
             });
-            self.space.files += opened.file_count.saturating_sub(files.count() as u64);
+            let files = opened.file_count.saturating_sub(files.count() as u64);
+            self.space.files = self.space.files.saturating_add(files);
             if !opened.manifest_root.is_empty() {
                 self.space.parts.push(control::Part {
                     base,

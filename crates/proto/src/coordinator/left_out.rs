@@ -63,12 +63,12 @@ impl LeftOut {
                 }
             }
         }
-        self.more += more;
+        self.more = self.more.saturating_add(more);
         for (path, (node, reason)) in found {
             if self.named.len() < NAMED_MAX {
                 self.named.push((node, path.to_vec(), reason.to_owned()));
             } else {
-                self.more += 1;
+                self.more = self.more.saturating_add(1);
             }
         }
         self.ranges = self.ranges.union(&unheld);
@@ -76,7 +76,7 @@ impl LeftOut {
     }
 
     pub fn count(&self) -> u64 {
-        self.named.len() as u64 + self.more
+        self.more.saturating_add(self.named.len() as u64)
     }
 }
 
@@ -113,7 +113,7 @@ impl Coordinator {
         let shown: Vec<String> = shown
             .map(|one| format!("{} ({})", one.file, one.reason))
             .collect();
-        let more = more + (named.len() - shown.len()) as u64;
+        let more = more.saturating_add((named.len() - shown.len()) as u64);
         let more = match more {
             0 => String::new(),
             more => format!(" and {more} more"),
@@ -149,7 +149,7 @@ impl Coordinator {
     pub(super) fn left_out_error(&self) -> Option<String> {
         let (named, more) = self.left_out();
         let first = named.first()?;
-        let rest = match named.len() as u64 - 1 + more {
+        let rest = match more.saturating_add(named.len() as u64 - 1) {
             0 => String::new(),
             1 => "; nor was 1 more file or folder".to_owned(),
             rest => format!("; nor were {}", files_or_folders(rest)),

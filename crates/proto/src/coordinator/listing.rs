@@ -150,7 +150,7 @@ impl Coordinator {
             }
         }
         let state = &mut self.nodes[node as usize];
-        state.present_bytes += there.len_bytes();
+        state.present_bytes = state.present_bytes.saturating_add(there.len_bytes());
         state.count_present(present);
     }
 

@@ -287,8 +287,8 @@ impl Node {
 
     /// Bytes that the plan asks of it, and those that it never gets.
     pub fn assigned_bytes(&self) -> u64 {
-        let runs: u64 = self.runs.iter().map(|run| run.length).sum();
-        runs + self.forfeited.len_bytes()
+        let runs = self.runs.iter().map(|run| run.length);
+        runs.fold(self.forfeited.len_bytes(), u64::saturating_add)
     }
 
     /// What the plan asks of it, run by run.

@@ -111,7 +111,7 @@ impl Coordinator {
         let Some(first) = files.first() else {
             return "some ranges have no holder left; see the missing ranges".into();
         };
-        let rest = files.len() as u64 - 1 + more;
+        let rest = more.saturating_add(files.len() as u64 - 1);
         let rest = match rest {
             0 => String::new(),
             1 => "; nor was 1 more file".to_owned(),
@@ -274,7 +274,8 @@ fn destination_path(sinks: &[SinkSetup]) -> Option<String> {
 /// Why a copy that has all bytes is not complete: names that it lacks.
 fn unplaced(landed: Option<&control::Landed>) -> Option<String> {
     let landed = landed?;
-    let count = landed.not_placed.len() as u64 + landed.not_placed_more;
+    let named = landed.not_placed.len() as u64;
+    let count = landed.not_placed_more.saturating_add(named);
     match count {
         0 => None,
         1 => Some("1 name could not be put in its place".into()),

@@ -471,6 +471,93 @@ fn numbers_of_what_is_present_are_believed_within_bounds() {
     assert_eq!((wrong.len(), more), (100, u64::MAX));
 }
 
+/// However many files nodes say that they have, lack or leave out: the sums are the largest number, and the transfer ends.
+#[test]
+fn sums_of_what_nodes_count_do_not_overflow() {
+    let nodes = vec![
+        with_tree("s", true),
+        with_tree("t", true),
+        with_tree("a", false),
+        with_tree("b", false),
+    ];
+    let mut c = opening_with(nodes, Destinations::Copies, control::Options::default());
+    c.setup.mapping = Mapping::Trees {
+        sources: Sources::Parts,
+        destinations: Destinations::Copies,
+    };
+    let unreadable = || control::LeftOut {
+        path: b"f".to_vec(),
+        reason: "permission denied".into(),
+        start: 0,
+        length: 0,
+    };
+    for node in [0, 1] {
+        let tree = control::OpenedSource {
+            manifest_root: vec![1 + node; 32],
+            manifest_length: 10,
+            data_length: u64::MAX / 2,
+            file_count: u64::MAX,
+            left_out: vec![unreadable(); 2],
+            left_out_more: u64::MAX,
+            skipped: u64::MAX,
+            special: u64::MAX,
+            attributes_unread: u64::MAX,
+            ..control::OpenedSource::default()
+        };
+        let opened = control::Opened {
+            sources: vec![tree; 1],
+            ..control::Opened::default()
+        };
+        c.handle_message(
+            u32::from(node),
+            from(from_agent::Body::Opened(opened)),
+            Instant(1),
+        );
+    }
+    for node in [2, 3] {
+        c.handle_message(node, opened_trees(0, 0), Instant(1));
+    }
+    c.handle_compared(Ok(vec![0, 1]));
+    settle(&mut c);
+    assert_eq!((c.files(), c.wanted_bytes()), (u64::MAX, u64::MAX));
+    assert_eq!(c.left_out().1, u64::MAX);
+    for node in [2, 3] {
+        let lacking = Done {
+            missing: vec![Stretch {
+                start: 0,
+                length: 1,
+            }],
+            files: vec![MissingFile::default(); 2],
+            files_more: u64::MAX,
+            ..Done::default()
+        };
+        c.handle_message(node, from(from_agent::Body::Done(lacking)), Instant(12));
+        let name = control::NotPlaced::default();
+        let landed = control::Landed {
+            not_listed: vec!["no space".into(); 2],
+            not_listed_more: u64::MAX,
+            not_placed: vec![name; 2],
+            not_placed_more: u64::MAX,
+            ..control::Landed::default()
+        };
+        let finished = Finished {
+            landed: Some(landed),
+            ..Finished::default()
+        };
+        c.handle_message(
+            node,
+            from(from_agent::Body::Finished(finished)),
+            Instant(13),
+        );
+    }
+    let end = finish(&mut c, 2);
+    assert_eq!(outcome(&end), Some(Outcome::Partial), "{end:?}");
+    assert_eq!(c.missing_files().1, u64::MAX);
+    assert!(c.not_placed_error().is_some() && c.not_listed_error().is_some());
+    assert!(c.left_out_error().is_some());
+    assert!(c.destinations().iter().all(|copy| !copy.complete));
+}
+
 /// What a copy has already is not wanted, not planned and not missing; the bound is that of the rest.
 #[test]
 fn what_is_present_is_not_wanted() {

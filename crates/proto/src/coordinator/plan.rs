@@ -312,7 +312,7 @@ impl Coordinator {
         // Planned before the node said what it has already.
         for (node, own) in &mut runs {
             let state = &self.nodes[*node as usize];
-            if state.present_bytes + state.adopted_bytes > 0 {
+            if state.present_bytes.max(state.adopted_bytes) > 0 {
                 let wanted = |run: Run| {
                     let range = control::range(run.start, run.length);
                     parts_of(&run, &state.wants.clipped(range))

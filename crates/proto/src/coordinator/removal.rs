@@ -102,7 +102,7 @@ impl Coordinator {
     pub(super) fn not_removed_error(&self) -> Option<String> {
         let (named, more) = self.not_removed();
         let first = named.first()?;
-        let rest = more_names(named.len() as u64 - 1 + more);
+        let rest = more_names(more.saturating_add(named.len() as u64 - 1));
         let (node, file, reason) = (&first.node, &first.file, &first.reason);
         Some(format!(
             "the copy is complete, but {node}: {file} was not removed: {reason}{rest}"
@@ -120,7 +120,7 @@ impl Coordinator {
     pub(super) fn not_placed_error(&self) -> Option<String> {
         let (named, more) = self.not_placed();
         let first = named.first()?;
-        let rest = more_names(named.len() as u64 - 1 + more);
+        let rest = more_names(more.saturating_add(named.len() as u64 - 1));
         let (node, file, reason) = (&first.node, &first.file, &first.reason);
         Some(format!(
             "{node}: {file} was not put in its place: {reason}{rest}"
@@ -129,7 +129,7 @@ impl Coordinator {
 
     /// Why lists of checksums lack something, each with its node, and how many more there are.
     fn not_listed(&self) -> (Vec<String>, u64) {
-        let (mut named, mut more) = (Vec::new(), 0);
+        let (mut named, mut more) = (Vec::new(), 0_u64);
         for node in &self.nodes {
             let Some(landed) = node.landed() else {
                 continue;
@@ -141,9 +141,9 @@ impl Coordinator {
                     .iter()
                     .map(|text| format!("{name}: {text}")),
             );
-            more += landed.not_listed_more;
+            more = more.saturating_add(landed.not_listed_more);
         }
-        more += named.len().saturating_sub(NAMED_MAX) as u64;
+        more = more.saturating_add(named.len().saturating_sub(NAMED_MAX) as u64);
         named.truncate(NAMED_MAX);
         (named, more)
     }
@@ -163,7 +163,7 @@ impl Coordinator {
     pub(super) fn not_listed_error(&self) -> Option<String> {
         let (named, more) = self.not_listed();
         let first = named.first()?;
-        let rest = match named.len() as u64 - 1 + more {
+        let rest = match more.saturating_add(named.len() as u64 - 1) {
             0 => String::new(),
             rest => format!(" (and {rest} more, see the notes)"),
         };

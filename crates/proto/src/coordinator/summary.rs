@@ -73,7 +73,8 @@ impl Coordinator {
                 }
             }
             for run in &node.runs {
-                planned[run.source() as usize] += run.length;
+                let total = &mut planned[run.source() as usize];
+                *total = total.saturating_add(run.length);
             }
         }
         self.nodes
@@ -123,7 +124,7 @@ impl Coordinator {
 
     /// Whether some bytes were there already, so that the first plan was made for more than had to cross.
     pub fn is_update(&self) -> bool {
-        let has = |node: &super::Node| node.present_bytes + node.adopted_bytes > 0;
+        let has = |node: &super::Node| node.present_bytes.max(node.adopted_bytes) > 0;
         self.nodes.iter().any(has)
     }
 
@@ -142,21 +143,18 @@ impl Coordinator {
     /// Bytes that have to cross, each destination counted.
     pub fn wanted_bytes(&self) -> u64 {
         let mut shared = std::collections::BTreeMap::new();
-        let mut total = 0;
+        let mut total = 0_u64;
         for node in self.nodes.iter().filter(|n| n.is_receiver()) {
             match node.setup.sinks.first().and_then(|s| s.destination.clone()) {
                 Some(name) => {
                     let entry: &mut ropewalk_model::RangeSet = shared.entry(name).or_default();
                     *entry = entry.union(&node.wants);
                 }
-                None => total += node.wants.len_bytes(),
+                None => total = total.saturating_add(node.wants.len_bytes()),
             }
         }
-        total
-            + shared
-                .values()
-                .map(ropewalk_model::RangeSet::len_bytes)
-                .sum::<u64>()
+        let shared = shared.values().map(ropewalk_model::RangeSet::len_bytes);
+        shared.fold(total, u64::saturating_add)
     }
 
     /// Safe bytes. Of a shared destination, what was written again after a failure counts once.
