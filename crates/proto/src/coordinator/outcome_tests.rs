@@ -66,6 +66,34 @@ fn a_refused_file_is_told_once_with_its_reason() {
     assert_eq!((files[0].file.as_str(), files.len(), more), ("f", 1, 2));
 }
 
+/// However many files are refused, and whatever for: a node that refuses is never said to be out of reach.
+#[test]
+fn many_refusals_are_no_broken_connection() {
+    for shared in [None, Some("d")] {
+        let mut nodes = vec![
+            node("a", &[(0, 100)], &[], None),
+            node("b", &[], &[(0, 100)], shared),
+        ];
+        if shared.is_some() {
+            nodes.push(node("c", &[], &[(0, 100)], shared));
+        }
+        let (mut c, _) = started(nodes);
+        for start in 0..70 {
+            let reason = format!("\"/f{start}\" changed");
+            c.handle_message(1, refusal(start, 1, &reason), Instant(11));
+            let asked = actions(&mut c);
+            answer(&mut c, asked);
+        }
+        let refused = c.notes().iter().filter(|n| n.contains("was refused by a"));
+        assert_eq!(refused.count(), 65, "{:?}", c.notes());
+        let others = |note: &String| note.contains("other reasons");
+        assert!(c.notes().iter().any(others), "{:?}", c.notes());
+        let unreached = |note: &String| note.contains("cannot reach");
+        assert!(!c.notes().iter().any(unreached), "{:?}", c.notes());
+        assert_eq!(c.losses(), [""; 0]);
+    }
+}
+
 /// With [`Incomplete::Kept`] nothing is removed, and where it lies is told.
 #[test]
 fn what_is_kept_is_told() {

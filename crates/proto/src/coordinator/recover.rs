@@ -10,8 +10,11 @@ use super::phase::Phase;
 use crate::control::{self, Need, to_agent};
 use crate::report::ErrorKind;
 
-/// Different refusals of a node that are remembered.
+/// Different refusals of a node that are remembered, each with its reason.
 const REFUSALS_MAX: usize = 64;
+
+/// The reason of all further ones.
+const OTHER_REASONS: &str = "other reasons";
 
 impl Coordinator {
     pub(super) fn handle_need(&mut self, node: u32, need: &Need) {
@@ -35,10 +38,14 @@ impl Coordinator {
         }
         if !need.reason.is_empty() {
             let known = &mut self.nodes[node as usize].refusals;
-            if let Some((ranges, _)) = known.iter_mut().find(|(_, said)| *said == need.reason) {
-                *ranges = ranges.union(&wanted);
-            } else if known.len() < REFUSALS_MAX {
-                known.push((wanted.clone(), need.reason.clone()));
+            let is_known = known.iter().any(|(_, said)| *said == need.reason);
+            let reason = match is_known || known.len() < REFUSALS_MAX {
+                true => need.reason.as_str(),
+                false => OTHER_REASONS,
+            };
+            match known.iter_mut().find(|(_, said)| said == reason) {
+                Some((ranges, _)) => *ranges = ranges.union(&wanted),
+                None => known.push((wanted.clone(), reason.to_owned())),
             }
         }
         self.nodes[node as usize].gave_nothing_at = None;
