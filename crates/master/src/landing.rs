@@ -23,15 +23,24 @@ pub(crate) fn tell(report: &mut Report, nodes: &[NodeSummary<'_>]) {
         // Replicas have the same ones.
         landing.special_files_left_out = landing.special_files_left_out.max(node.special);
         let others = node.passed_bytes.saturating_add(node.refused_bytes);
-        add(&mut landing.unchanged_bytes, node.present.saturating_sub(others));
+        add(
+            &mut landing.unchanged_bytes,
+            node.present.saturating_sub(others),
+        );
         add(&mut landing.kept_files, node.passed_files);
         add(&mut landing.kept_bytes, node.passed_bytes);
         add(&mut landing.unchanged_files, node.present_files);
-        add(&mut landing.resumed_bytes, node.adopted.saturating_sub(node.taken));
+        add(
+            &mut landing.resumed_bytes,
+            node.adopted.saturating_sub(node.taken),
+        );
         add(&mut landing.taken_bytes, node.taken);
         let Some(landed) = node.landed else { continue };
         // Some were written after the copy began.
-        add(&mut landing.kept_files, landed.passed_files.saturating_sub(node.passed_files));
+        add(
+            &mut landing.kept_files,
+            landed.passed_files.saturating_sub(node.passed_files),
+        );
         add(&mut landing.replaced_files, landed.replaced_files);
         add(&mut landing.removed_files, landed.removed_files);
         add(&mut landing.removed_folders, landed.removed_folders);

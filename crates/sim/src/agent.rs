@@ -140,7 +140,7 @@ impl Agent {
             to_agent::Body::Plan(plan) => self.take_plan(&plan, around),
             to_agent::Body::ManifestQuery(query) => {
                 let trees = around.scenario.trees.as_ref();
-                let held = trees.and_then(|t| Some(t.root(*t.held.get(&self.node)?)));
+                let held = trees.and_then(|trees| trees.list_of(self.node));
                 let reply = control::ManifestReply {
                     manifest: held.unwrap_or_default(),
                     source: query.source,

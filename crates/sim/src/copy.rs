@@ -75,18 +75,18 @@ impl Trees {
         let tree = *self.held.get(&node)?;
         let files = &self.trees[tree];
         Some(control::OpenedSource {
-            manifest_root: self.root(tree),
-            manifest_length: 100 * files.len() as u64,
+            manifest_root: root(tree),
+            manifest_length: list(tree).len() as u64,
             data_length: files.iter().map(|file| file.len).sum(),
             file_count: files.len() as u64,
             ..control::OpenedSource::default()
         })
     }
 
-    pub(crate) fn root(&self, tree: usize) -> Vec<u8> {
-        let mut root = vec![0; 32];
-        root[0] = tree as u8;
-        root
+    /// The list of files of a node: the number of its tree.
+    pub(crate) fn list_of(&self, node: u32) -> Option<Vec<u8>> {
+        let tree = *self.held.get(&node)?;
+        Some(list(tree).to_vec())
     }
 
     /// The number of the disk that a node writes to.
@@ -102,7 +102,10 @@ impl Trees {
         let mut files: Vec<(TreeFile, u64)> = Vec::new();
         for part in parts {
             let mut start = part.base;
-            for file in &self.trees[usize::from(part.manifest_root[0])] {
+            let mut trees = (0..).zip(&self.trees);
+            let tree = trees.find(|(tree, _)| root(*tree) == part.manifest_root);
+            let (_, files_of_part) = tree.expect("a part is a tree");
+            for file in files_of_part {
                 files.push((file.clone(), start));
                 start += file.len;
             }
@@ -117,6 +120,15 @@ impl Trees {
         let layout = layout.unwrap_or_else(|error| panic!("{error}"));
         (files.into_iter().map(|(file, _)| file).collect(), layout)
     }
+}
+
+fn list(tree: usize) -> [u8; 1] {
+    [tree as u8]
+}
+
+/// Hash of the list of files of a tree.
+fn root(tree: usize) -> Vec<u8> {
+    ropewalk_model::digest(&list(tree)).to_vec()
 }
 
 /// What a destination has already, as bytes of the data space.

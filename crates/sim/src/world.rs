@@ -414,7 +414,7 @@ impl<'a> World<'a> {
                 Action::Note(text) => self.notes.push(text),
                 Action::Compare(manifests) => {
                     // No two trees have a path in common.
-                    let numbers = manifests.iter().map(|(_, _, root)| root[0].into());
+                    let numbers = manifests.iter().map(|(_, _, list)| list[0].into());
                     self.coordinator.handle_compared(Ok(numbers.collect()));
                 }
                 Action::End(outcome, error) => self.end = Some((outcome, error)),

@@ -1,4 +1,5 @@
-//! Trees of file systems that are dead or damaged, or that have names and files no other has: one odd entry does not keep the rest from being copied.
+//! Trees of file systems that are dead or damaged, or that have names and files no other has: one odd entry does not keep the rest
+//! from being copied.
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};

@@ -134,7 +134,7 @@ fn files_opened_again_are_the_same() {
     source.read_at(1000, &mut buf).unwrap();
 }
 
-/// Files whose contents the system makes are refused, as trees, alone and as rows, with the way to copy them; below a folder they are left out.
+/// Files whose contents the system makes are refused, alone and as rows, with the way to copy them; below a folder they are left out.
 #[test]
 fn files_without_a_size_are_refused() {
     let version = Path::new("/proc/version");

@@ -183,7 +183,8 @@ fn merged(known: &[&Report]) -> Vec<MergedReport> {
             match merged.iter_mut().find(is_same) {
                 Some(before) => {
                     before.added_files = before.added_files.saturating_add(folder.added_files);
-                    before.replaced_files = before.replaced_files.saturating_add(folder.replaced_files);
+                    before.replaced_files =
+                        before.replaced_files.saturating_add(folder.replaced_files);
                 }
                 None if made.contains(&folder.node.as_str()) => {}
                 None => merged.push(folder.clone()),

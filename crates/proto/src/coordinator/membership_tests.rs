@@ -271,11 +271,11 @@ pub(super) fn with_tree(name: &str, holds: bool) -> NodeSetup {
     setup
 }
 
-/// It opened so many trees with this root, of 100 bytes each.
+/// It opened so many trees, of 100 bytes each, whose list of files is this byte.
 pub(super) fn opened_trees(count: usize, root: u8) -> FromAgent {
     let tree = OpenedSource {
-        manifest_root: vec![root; 32],
-        manifest_length: 10,
+        manifest_root: ropewalk_model::digest(&[root]).to_vec(),
+        manifest_length: 1,
         data_length: 100,
         file_count: 1,
         ..OpenedSource::default()
@@ -522,6 +522,44 @@ fn late_lists_are_named() {
     let end = actions(&mut c);
     let named = |action: &Action| matches!(action, Action::End(Outcome::Refused, Some(text)) if text.ends_with("from t"));
     assert!(end.iter().any(named), "{end:?}");
+}
+
+/// A list of files that is not the one that its node announced is compared with none: receivers would take another one.
+#[test]
+fn lists_are_those_that_were_announced() {
+    // What each of both sources sends, and which node is named.
+    for (lists, named) in [
+        ([&[1][..], &[2]], None),
+        ([&[1], &[1]], Some("t: ")),
+        ([&[1, 0], &[2]], Some("s: ")),
+        ([&[], &[2]], Some("s: ")),
+    ] {
+        let mut c = opening(vec![
+            with_tree("s", true),
+            with_tree("t", true),
+            with_tree("a", false),
+        ]);
+        for (node, trees) in [(0, 1), (1, 1), (2, 0)] {
+            c.handle_message(node, opened_trees(trees, 1 + node as u8), Instant(1));
+        }
+        for (node, list) in (0..).zip(lists) {
+            let reply = control::ManifestReply {
+                manifest: list.to_vec(),
+                source: 0,
+            };
+            c.handle_message(
+                node,
+                from(from_agent::Body::ManifestReply(reply)),
+                Instant(2),
+            );
+        }
+        let end = actions(&mut c);
+        let is_compared = end.iter().any(|a| matches!(a, Action::Compare(_)));
+        assert_eq!(is_compared, named.is_none(), "{end:?}");
+        let Some(name) = named else { continue };
+        let is_named = |action: &Action| matches!(action, Action::End(Outcome::Refused, Some(text)) if text.starts_with(name));
+        assert!(end.iter().any(is_named), "{end:?}");
+    }
 }
 
 /// The bound of a network that nodes join and leave counts each for as long as it is there; a node without a declared speed

@@ -509,6 +509,7 @@ fn sums_of_what_nodes_count_do_not_overflow() {
         with_tree("b", false),
     ];
     let mut c = opening_with(nodes, Destinations::Copies, control::Options::default());
+    c.setup.incomplete = Incomplete::WholeFiles;
     c.setup.mapping = Mapping::Trees {
         sources: Sources::Parts,
         destinations: Destinations::Copies,
@@ -560,6 +561,9 @@ fn sums_of_what_nodes_count_do_not_overflow() {
             ..Done::default()
         };
         c.handle_message(node, from(from_agent::Body::Done(lacking)), Instant(12));
+    }
+    settle(&mut c);
+    for node in [2, 3] {
         let name = control::NotPlaced::default();
         let landed = control::Landed {
             not_listed: vec!["no space".into(); 2],

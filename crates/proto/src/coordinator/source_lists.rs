@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ropewalk_model::Instant;
+use ropewalk_model::{Instant, digest};
 
 use super::phase::{Phase, Step};
 use super::{Action, Coordinator, OPEN_TIME_MAX};
@@ -48,14 +48,22 @@ impl Coordinator {
         }
     }
 
+    /// A list of files. Next states: Comparing, Ended.
     pub(super) fn handle_manifest(&mut self, node: u32, reply: ManifestReply) {
-        let comparing = &mut self.comparing;
-        if self.phase != Phase::Comparing || comparing.is_asked {
+        if self.phase != Phase::Comparing || self.comparing.is_asked {
             return;
         }
-        if let Some(awaited) = comparing.manifests.get_mut(&(node, reply.source)) {
-            *awaited = reply.manifest;
+        let at = (node, reply.source);
+        if self.comparing.manifests.contains_key(&at) {
+            // Receivers take the one that was announced.
+            if !self.is_announced(node, &reply) {
+                let text = "the list of files that it sent is not the one that it announced";
+                let text = format!("{}: {text}", self.name(node));
+                return self.refuse(text);
+            }
+            self.comparing.manifests.insert(at, reply.manifest);
         }
+        let comparing = &mut self.comparing;
         if comparing.manifests.values().all(|m| !m.is_empty()) {
             // They are big and go to the driver; whose they are is for its answer.
             let manifests = comparing.manifests.iter_mut();
@@ -65,6 +73,17 @@ impl Coordinator {
             comparing.is_asked = true;
             self.out.push(Action::Compare(manifests));
         }
+    }
+
+    /// Whether a list of files is the one that its node announced when it opened the source.
+    fn is_announced(&self, node: u32, reply: &ManifestReply) -> bool {
+        let state = self.nodes.get(node as usize);
+        let opened = state.and_then(|state| state.opened.as_ref());
+        let source = opened.and_then(|opened| opened.sources.get(reply.source as usize));
+        source.is_some_and(|source| {
+            source.manifest_length == reply.manifest.len() as u64
+                && source.manifest_root == digest(&reply.manifest)
+        })
     }
 
     /// Answer to [`Action::Compare`]: for each manifest, in the order asked, the number of the thing that it describes;

@@ -62,7 +62,8 @@ impl Scan {
     ///
     /// # Errors
     /// [`StoreError::SymbolicLink`] for a link on the way to the root, [`StoreError::Unreadable`] for a root that may not be
-    /// read, [`StoreError::NoSize`] for a root that is a file whose contents the system makes, and [`StoreError::SpecialFile`] for a root that is a device, pipe or socket, unless these are recorded.
+    /// read, [`StoreError::NoSize`] for a root that is a file whose contents the system makes, and [`StoreError::SpecialFile`]
+    /// for a root that is a device, pipe or socket, unless these are recorded.
     pub fn read(root: &Path) -> Result<Self, StoreError> {
         Self::read_keeping(root, Keep::default())
     }
