@@ -10,6 +10,9 @@ use super::{Event, Receiving};
 /// Refusals of one peer for different reasons, most often one for each file, that are kept apart.
 const REFUSALS_MAX: usize = 256;
 
+/// The reason of all further ones.
+const FURTHER_REASONS: &str = "refused for further reasons";
+
 /// What a peer said of bytes that it could not serve.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Refusal {
@@ -71,7 +74,7 @@ impl Receiving {
             rest = rest.difference(&part);
             parts.push((part, refusal.reason.clone()));
         }
-        parts.push((rest, "refused for further reasons".into()));
+        parts.push((rest, FURTHER_REASONS.into()));
         for (part, reason) in parts {
             if part.is_empty() {
                 continue;
@@ -92,8 +95,12 @@ impl Receiving {
     pub fn why_refused(&self, range: Range) -> Option<String> {
         let range = RangeSet::from(range);
         let concerns = |refusal: &&Refusal| !refusal.ranges.intersection(&range).is_empty();
-        let refusal = self.troubles.refusals.iter().find(concerns)?;
-        Some(refusal.reason.clone())
+        if let Some(refusal) = self.troubles.refusals.iter().find(concerns) {
+            return Some(refusal.reason.clone());
+        }
+        let is_refused = |refused: &RangeSet| !refused.intersection(&range).is_empty();
+        let is_any = self.refused.values().any(is_refused);
+        is_any.then(|| FURTHER_REASONS.into())
     }
 
     /// Why a range was not received where this node has not failed itself, in words.

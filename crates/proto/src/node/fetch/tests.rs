@@ -298,6 +298,29 @@ fn refused_units_take_nothing_from_the_limit() {
     assert_eq!(refused, units);
 }
 
+/// However many reasons a peer has: what it refused is missing for a reason of its own, and not since the peer is gone.
+#[test]
+fn what_is_refused_has_a_reason() {
+    let mut receiving = Receiving::new(4 << 20, 1, START);
+    let units = 300;
+    let plan = plan(&[0], vec![run(0, units * CHUNK_LEN, 0, &[])]);
+    receiving.handle_plan(&plan, START, &unit_at);
+    while let Take::Units(granted) = receiving.take(LaneId(0), 0, START, &unit_at) {
+        for unit in granted {
+            let reason = format!("{} has changed", unit.range.start / CHUNK_LEN);
+            receiving.handle_refused(LaneId(0), unit.range, &reason, START);
+        }
+    }
+    for unit in 0..units {
+        let why = receiving.why_missing(range(unit * CHUNK_LEN, CHUNK_LEN));
+        let expected = match unit {
+            0..256 => format!("{unit} has changed"),
+            _ => "refused for further reasons".to_owned(),
+        };
+        assert_eq!(why, expected);
+    }
+}
+
 /// Nor do zeros, which peers do not send.
 #[test]
 fn zeros_take_nothing_from_the_limit() {
