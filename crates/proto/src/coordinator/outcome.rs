@@ -2,11 +2,11 @@
 //! kind of error it was.
 
 use core::mem::{Discriminant, discriminant};
-use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Coordinator, Incomplete, Mapping, Node, SinkSetup};
-use crate::control::{self, sink::Kind};
+use crate::control::{self, Done, sink::Kind};
 use crate::report::{DestinationReport, ErrorKind, LeftReport, MissingFile};
 
 /// Missing files told to people and programs, all receivers together.
@@ -52,34 +52,63 @@ impl Coordinator {
         }
     }
 
-    /// Files that are missing, and how many more there are than are listed.
+    /// What receivers report that lack something, of those whose destination is not complete: another node of it may have that.
+    fn lacking(&self) -> impl Iterator<Item = (&Node, &Done)> {
+        let receivers = self.nodes.iter().filter(|node| node.is_receiver());
+        let done = receivers.filter_map(|node| Some((node, node.done.as_deref()?)));
+        done.filter(|(node, _)| {
+            let group = self.group_of(node);
+            group.is_none_or(|name| !self.destination_complete(name))
+        })
+    }
+
+    /// Files that are missing, and how many more there are than are listed. Receivers that share a destination lack one file together.
     pub fn missing_files(&self) -> (Vec<MissingFile>, u64) {
+        let mut files: Vec<MissingFile> = Vec::new();
         let mut more = 0;
-        let mut files = Vec::new();
-        for node in self.nodes.iter().filter(|node| node.is_receiver()) {
-            let Some(done) = &node.done else { continue };
-            // Another node of the destination may have it.
-            let wanted = match self.group_of(node) {
-                Some(name) => !self.destination_complete(name),
-                None => true,
-            };
-            if !wanted {
-                continue;
+        // Of shared destinations: where each file is in the list, if it is; and how many more their nodes have, each perhaps the same.
+        let mut known: BTreeMap<(u32, &str), Option<usize>> = BTreeMap::new();
+        let mut shared_more: BTreeMap<u32, u64> = BTreeMap::new();
+        for (node, done) in self.lacking() {
+            match node.group {
+                Some(group) => {
+                    let most = shared_more.entry(group).or_default();
+                    *most = done.files_more.max(*most);
+                }
+                None => more = u64::saturating_add(more, done.files_more),
             }
-            more = u64::saturating_add(more, done.files_more);
             for file in &done.files {
-                if files.len() >= FILES_MAX {
-                    more = more.saturating_add(1);
+                let place = node.group.map(|group| (group, file.file.as_str()));
+                if let Some(at) = place.and_then(|place| known.get(&place)) {
+                    if let Some(at) = *at {
+                        files[at].bytes = files[at].bytes.saturating_add(file.bytes);
+                    }
                     continue;
                 }
-                files.push(MissingFile {
-                    node: node.setup.name.clone(),
-                    file: self.file_name(&file.file),
-                    bytes: file.bytes,
-                    reason: file.reason.clone(),
-                });
+                let is_listed = files.len() < FILES_MAX;
+                if let Some(place) = place {
+                    known.insert(place, is_listed.then_some(files.len()));
+                }
+                match is_listed {
+                    true => files.push(MissingFile {
+                        node: node.setup.name.clone(),
+                        file: self.file_name(&file.file),
+                        bytes: file.bytes,
+                        reason: file.reason.clone(),
+                    }),
+                    false => more = more.saturating_add(1),
+                }
             }
         }
+        // Each node counts what it was to write itself, or took over: of a file no more than all of the destination lacks.
+        let missing = self.missing();
+        for ((group, _), at) in known {
+            let lacked = missing.get(self.groups.name(group));
+            if let (Some(at), Some(lacked)) = (at, lacked) {
+                files[at].bytes = files[at].bytes.min(lacked.len_bytes());
+            }
+        }
+        let more = shared_more.into_values().fold(more, u64::saturating_add);
         (files, more)
     }
 
@@ -107,11 +136,21 @@ impl Coordinator {
 
     /// The error of a transfer that lacks files, with the first of them.
     pub(super) fn missing_words(&self) -> String {
-        let (files, more) = self.missing_files();
+        let (files, _) = self.missing_files();
         let Some(first) = files.first() else {
             return "some ranges have no holder left; see the missing ranges".into();
         };
-        let rest = more.saturating_add(files.len() as u64 - 1);
+        // Several destinations may lack the same files.
+        let lacking = || self.lacking().map(|(_, done)| done);
+        let named: BTreeSet<&str> = lacking()
+            .flat_map(|done| &done.files)
+            .map(|file| file.file.as_str())
+            .collect();
+        let more = lacking().map(|done| done.files_more).max();
+        let rest = more
+            .unwrap_or(0)
+            .saturating_add(named.len() as u64)
+            .saturating_sub(1);
         let rest = match rest {
             0 => String::new(),
             1 => "; nor was 1 more file".to_owned(),

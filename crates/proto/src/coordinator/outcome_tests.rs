@@ -94,6 +94,42 @@ fn many_refusals_are_no_broken_connection() {
     }
 }
 
+/// Receivers that write one copy together lack a file together: it is named once. Several copies lack each their own, which the error
+/// counts once.
+#[test]
+fn a_file_of_a_shared_copy_is_missing_once() {
+    for (shared, named, bytes) in [(Some("d"), 1, 50), (None, 2, 50)] {
+        let (mut c, _) = started(vec![
+            node("a", &[(0, 100)], &[], None),
+            node("b", &[], &[(0, 100)], shared),
+            node("c", &[], &[(0, 100)], shared),
+        ]);
+        for node in [1, 2] {
+            for start in [50, 60, 70, 80, 90] {
+                c.handle_message(node, refusal(start, 10, "\"/f\" changed"), Instant(11));
+                settle(&mut c);
+            }
+        }
+        for node in [1, 2] {
+            let Some(from_agent::Body::Done(mut done)) = lacking(50, 50, "f").body else {
+                panic!("no end of a part")
+            };
+            done.revision = c.nodes[node as usize].revision;
+            c.handle_message(node, from(from_agent::Body::Done(done)), Instant(12));
+            settle(&mut c);
+        }
+        let end = finish(&mut c, 3);
+        let Some(Action::End(Outcome::Partial, Some(error))) = end.last() else {
+            panic!("{end:?}")
+        };
+        assert_eq!(error, "f was not copied: it changed; nor were 2 more files");
+        let (files, more) = c.missing_files();
+        assert_eq!(files.len(), named, "{files:?}");
+        assert!(files.iter().all(|file| file.bytes == bytes), "{files:?}");
+        assert_eq!(more, 2 * named as u64);
+    }
+}
+
 /// With [`Incomplete::Kept`] nothing is removed, and where it lies is told.
 #[test]
 fn what_is_kept_is_told() {
