@@ -103,6 +103,8 @@ pub(crate) struct After {
     pub has_moved: bool,
     /// Nodes that are gone and would be needed.
     pub gone: Vec<Gone>,
+    /// Something is missing that holders refused, which are there.
+    pub has_refused: bool,
     /// What its nodes had.
     pub earlier: Earlier,
     /// Receivers whose own copies are complete.
@@ -220,6 +222,7 @@ pub(crate) async fn drive(
         lessons: driver.coordinator.lessons(),
         has_moved: driver.coordinator.moving_at().is_some(),
         gone,
+        has_refused: driver.coordinator.has_refused(),
         earlier: driver.coordinator.for_next(),
         complete: driver.coordinator.complete(),
         nodes,

@@ -305,6 +305,7 @@ pub(crate) fn final_report(
     report.control = control;
     report.notes = coordinator.notes().to_vec();
     report.losses = coordinator.losses().to_vec();
+    report.refusals = coordinator.refusals().to_vec();
     report.files = coordinator.files();
     report.sources = sources(coordinator);
     if outcome == Outcome::Refused {

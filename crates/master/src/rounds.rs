@@ -1,11 +1,13 @@
 //! A transfer from the first attempt to reach its nodes to its report: one round; more where nodes are lost that it cannot go on
-//! without, and return. How long they are waited for is [`ropewalk_proto::patience`]'s.
+//! without, and return. How long they are waited for is [`ropewalk_proto::patience`]'s. And once another one where sources changed while
+//! they were read.
 //!
 //! ```text
 //!  reach ─▶ round ──complete, stopped, or failed for good──▶ report of all rounds
-//!             ▲ │
-//!             │ └─nodes are gone─▶ wait: reach them again ──too long, or stopped──▶ report of all rounds
-//!             └────────all are back────────┘
+//!            ▲▲ │
+//!            ││ ├─nodes are gone─▶ wait: reach them again ──too long, or stopped──▶ report of all rounds
+//!            │└─│─────all are back─────────┘
+//!            └──┴─sources changed, the first time
 //! ```
 //!
 //! A round is a transfer with a coordinator and an id of its own: after its end no node knows of it. What it made safe is in the
@@ -91,6 +93,7 @@ pub async fn run_with(
         rounds: Vec::new(),
         complete_bytes: 0,
         interruptions: Vec::new(),
+        repeated_at: None,
     };
     let report = transfer.run(agents, request).await;
     if let Some(ranks) = ranks {
@@ -126,6 +129,34 @@ fn is_resumable(request: &Request) -> bool {
         && options.lane != LaneKind::Mpi
         && !options.dry_run
         && objects.all(|object| is_file(&object.object))
+}
+
+/// Whether a round is followed by another one at once, as no node is gone and holders refused what is missing: another look at their
+/// sources may find it. Where files keep changing one more is as far from the end, so there is one at most.
+///
+/// * `has_repeated`: there was one.
+fn is_repeated(request: &Request, report: &Report, after: &After, has_repeated: bool) -> bool {
+    !has_repeated
+        && report.outcome == Outcome::Partial
+        && after.has_moved
+        && after.has_refused
+        && after.gone.is_empty()
+        && !report.missing_files.is_empty()
+        && is_resumable(request)
+}
+
+/// Said before that.
+fn repetition(report: &Report) -> String {
+    let files: BTreeSet<&str> = report.missing_files.iter().map(|one| &*one.file).collect();
+    match report.missing_files_more.saturating_add(files.len() as u64) {
+        1 => {
+            "1 file changed, or could not be read, while it was copied: its sources are read again"
+                .into()
+        }
+        files => format!(
+            "{files} files changed, or could not be read, while they were copied: their sources are read again"
+        ),
+    }
 }
 
 /// Whether of each destination that readers of rows share one can look what is there: else it has no journal.
@@ -284,6 +315,8 @@ struct Transfer<'r> {
     // What receivers have that were left out of later rounds.
     complete_bytes: u64,
     interruptions: Vec<InterruptionReport>,
+    // How many rounds there were before sources were read again.
+    repeated_at: Option<usize>,
 }
 
 impl Transfer<'_> {
@@ -313,9 +346,12 @@ impl Transfer<'_> {
                 }
                 self.earlier.add(std::mem::take(&mut after.earlier));
             }
+            let has_repeated = self.repeated_at.is_some();
+            let repeats = is_repeated(&request, &report, &after, has_repeated);
             // Ranks start together.
-            let is_over =
-                after.gone.is_empty() || self.cancel.is_cancelled() || self.ranks.is_some();
+            let is_over = after.gone.is_empty() && !repeats
+                || self.cancel.is_cancelled()
+                || self.ranks.is_some();
             if is_over || after.has_moved && !is_resumable(&request) {
                 return self.sum(report);
             }
@@ -323,7 +359,11 @@ impl Transfer<'_> {
                 request.nodes = next_nodes(&request.nodes, &mut after);
             }
             let complete_bytes = leave_out_complete(&mut request, &after);
-            match self.wait_for(&after, &mut request, &mut report).await {
+            let next = match repeats {
+                true => Some(self.repeat(&report)),
+                false => self.wait_for(&after, &mut request, &mut report).await,
+            };
+            match next {
                 Some(returned) => {
                     self.rounds.push(report);
                     self.complete_bytes = self.complete_bytes.saturating_add(complete_bytes);
@@ -334,12 +374,26 @@ impl Transfer<'_> {
         }
     }
 
+    /// Sources are to be read again, once. All nodes are reached again for that: the connections of a round end with it.
+    fn repeat(&mut self, report: &Report) -> Known {
+        self.repeated_at = Some(self.rounds.len() + 1);
+        let seconds = self.began.elapsed().as_secs_f64();
+        self.tell(Event::Note {
+            seconds,
+            message: repetition(report),
+        });
+        Known::new()
+    }
+
     /// The report of all rounds.
     fn sum(mut self, last: Report) -> Report {
         if self.rounds.is_empty() && self.interruptions.is_empty() {
             return last;
         }
         self.rounds.push(last);
+        if let Some(at) = self.repeated_at {
+            sum::leave_out_refused(&mut self.rounds, at);
+        }
         let seconds = self.began.elapsed().as_secs_f64();
         sum::of_rounds(
             &self.rounds,
@@ -493,6 +547,7 @@ fn unreached(nodes: &[NodeRequest], answers: &Answers) -> Vec<Gone> {
 #[cfg(test)]
 mod tests {
     use ropewalk_proto::coordinator::Complete;
+    use ropewalk_proto::report::MissingFile;
 
     use super::*;
     use crate::request::{Destinations, ObjectRequest, Options, Same};
@@ -610,6 +665,106 @@ mod tests {
         ] {
             assert!(!is_resumable(&request), "{request:?}");
         }
+    }
+
+    fn missing(file: &str) -> MissingFile {
+        MissingFile {
+            node: "b".into(),
+            file: file.into(),
+            bytes: 1,
+            reason: "it changed since it was scanned".into(),
+        }
+    }
+
+    /// Sources that changed are read again, once, where a further round finds what the first one wrote.
+    #[test]
+    fn sources_that_changed_are_read_again_once() {
+        let trees = Mapping::Trees {
+            sources: Sources::Auto,
+            destinations: Destinations::Copies,
+        };
+        let request = Request {
+            label: None,
+            nodes: vec![node("a", 1, path()), node("b", 2, path())],
+            mapping: trees,
+            links: Vec::new(),
+            options: Options::default(),
+        };
+        let report = Report {
+            missing_files: vec![missing("f")],
+            ..Report::ended(Outcome::Partial)
+        };
+        let after = || After {
+            has_moved: true,
+            has_refused: true,
+            ..After::default()
+        };
+        assert!(is_repeated(&request, &report, &after(), false));
+        assert!(!is_repeated(&request, &report, &after(), true));
+        // Nothing has moved, all refusals were overcome or left out at the start, or a node is gone.
+        let unmoved = After {
+            has_moved: false,
+            ..after()
+        };
+        let unrefused = After {
+            has_refused: false,
+            ..after()
+        };
+        let gone = After {
+            gone: vec![Gone {
+                node: "a".into(),
+                reason: "gone".into(),
+            }],
+            ..after()
+        };
+        for after in [unmoved, unrefused, gone] {
+            assert!(!is_repeated(&request, &report, &after, false), "{after:?}");
+        }
+        for outcome in [
+            Outcome::Done,
+            Outcome::Failed,
+            Outcome::Refused,
+            Outcome::Cancelled,
+        ] {
+            let report = Report {
+                outcome,
+                ..report.clone()
+            };
+            assert!(!is_repeated(&request, &report, &after(), false));
+        }
+        let none = Report::ended(Outcome::Partial);
+        assert!(!is_repeated(&request, &none, &after(), false));
+        // What has no journal, or is not written, would be sent again.
+        let changes: [fn(&mut Request); 5] = [
+            |request| request.options.same = Same::Sent,
+            |request| request.options.sync = false,
+            |request| request.options.dry_run = true,
+            |request| request.options.lane = LaneKind::Mpi,
+            |request| request.nodes[1].sources[0].object = Object::Null,
+        ];
+        for change in changes {
+            let mut other = request.clone();
+            change(&mut other);
+            assert!(!is_repeated(&other, &report, &after(), false), "{other:?}");
+        }
+    }
+
+    /// The note names each file once, whatever number of receivers lack it.
+    #[test]
+    fn files_that_are_read_again_are_counted_once() {
+        let mut report = Report {
+            missing_files: vec![missing("f"), missing("f")],
+            ..Report::ended(Outcome::Partial)
+        };
+        let text = repetition(&report);
+        assert!(
+            text.starts_with("1 file changed, or could not be read"),
+            "{text}"
+        );
+        report.missing_files.push(missing("g"));
+        report.missing_files_more = 3;
+        let text = repetition(&report);
+        assert!(text.starts_with("5 files changed"), "{text}");
     }
 
     /// Nodes that joined stay, those that left do not, those that were left out may be back, and no agent is there twice.

@@ -448,6 +448,9 @@ pub struct Report {
     /// Of the notes, those that say what was lost.
     #[serde(skip)]
     pub losses: Vec<String>,
+    /// Of the notes, those that say what holders refused, and no other one has.
+    #[serde(skip)]
+    pub refusals: Vec<String>,
 }
 
 /// The lane of two nodes of one process.
@@ -514,6 +517,7 @@ impl Report {
             check: None,
             notes: Vec::new(),
             losses: Vec::new(),
+            refusals: Vec::new(),
         }
     }
 }

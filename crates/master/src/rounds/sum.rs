@@ -29,9 +29,26 @@ pub(super) fn safe_bytes(report: &Report) -> u64 {
     report.delivered_bytes.saturating_add(found_bytes(report))
 }
 
-/// Whether a round got as far as to know what is wanted.
+/// Whether a round got as far as to know what is wanted, which may be nothing.
 fn is_known(report: &Report) -> bool {
-    report.wanted_bytes > 0 || found_bytes(report) > 0
+    let has_ended = matches!(report.outcome, Outcome::Done | Outcome::Partial);
+    has_ended || report.wanted_bytes > 0 || found_bytes(report) > 0
+}
+
+/// Where sources were to be read again, and no round since then has begun: how the transfer ended before that is how it ended.
+///
+/// * `at`: how many rounds there were before, at least one.
+pub(super) fn leave_out_refused(rounds: &mut Vec<Report>, at: usize) {
+    let later = rounds.get(at..).unwrap_or_default();
+    if later.iter().any(|round| round.outcome != Outcome::Refused) {
+        return;
+    }
+    let error = later.last().and_then(|round| round.error.clone());
+    rounds.truncate(at);
+    if let (Some(last), Some(error)) = (rounds.last_mut(), error) {
+        let note = format!("sources that changed were not read again: {error}");
+        last.notes.push(note);
+    }
 }
 
 /// The report of a transfer.
@@ -104,11 +121,15 @@ pub(super) fn of_rounds(
     report.longest_stall_seconds = stalls.fold(0.0, f64::max);
     let mut notes: Vec<String> = Vec::new();
     let is_mended = report.outcome == Outcome::Done;
+    let end_at = rounds.iter().position(|round| std::ptr::eq(round, end));
     for (at, round) in rounds.iter().enumerate() {
         let is_last = at + 1 == rounds.len();
         for note in &round.notes {
             // What was lost has returned; the report's interruptions say so.
-            let is_over = is_mended && !is_last && round.losses.contains(note);
+            let is_back = is_mended && !is_last && round.losses.contains(note);
+            // What is refused still is said again.
+            let is_read_again = Some(at) < end_at && round.refusals.contains(note);
+            let is_over = is_back || is_read_again;
             let is_made = round.landing.merged.iter().any(|folder| {
                 note.starts_with(&existed(folder)) && !is_listed(&report.landing, folder)
             });
@@ -283,7 +304,7 @@ fn control(rounds: &[Report]) -> ControlReport {
 
 #[cfg(test)]
 mod tests {
-    use ropewalk_proto::report::ErrorKind;
+    use ropewalk_proto::report::{ErrorKind, MissingFile};
 
     use super::*;
 
@@ -443,5 +464,80 @@ mod tests {
         last.outcome = Outcome::Failed;
         let sum = of_rounds(&[first, last], 0, interruption(), 9.0);
         assert_eq!(sum.notes.len(), 7);
+    }
+
+    /// A round that reads sources again is no other transfer: what it completed is not missing, and what was refused before is over.
+    #[test]
+    fn sources_that_were_read_again_are_one_transfer() {
+        let missing = |file: &str| MissingFile {
+            node: "new".into(),
+            file: file.into(),
+            bytes: 5,
+            reason: "it changed since it was scanned".into(),
+        };
+        let copy = |complete, files| DestinationReport {
+            nodes: vec!["new".into()],
+            complete,
+            files,
+            error: None,
+        };
+        let mut first = round(Outcome::Partial, 0, 0, 700);
+        first.error = Some("f was not copied: it changed; nor was 1 more file".into());
+        first.notes = vec![
+            "new was refused by s, and no other node holds it: \"/f\" changed".into(),
+            "not kept: 1 set-id bit".into(),
+        ];
+        first.refusals = first.notes[..1].to_vec();
+        first.missing_files = vec![missing("f"), missing("g")];
+        first.missing = [("new".to_owned(), vec![(700, 1000)])].into();
+        first.destinations = vec![copy(false, 3)];
+        let mut last = round(Outcome::Done, 0, 700, 300);
+        last.notes = vec!["new: /set existed: merged, 2 files added, 0 replaced".into()];
+        last.landing.merged = vec![MergedReport {
+            node: "new".into(),
+            path: "/set".into(),
+            added_files: 2,
+            ..MergedReport::default()
+        }];
+        last.destinations = vec![copy(true, 2)];
+        let sum = of_rounds(&[first.clone(), last.clone()], 0, Vec::new(), 9.0);
+        assert_eq!((sum.outcome, &sum.error), (Outcome::Done, &None));
+        assert_eq!((sum.wanted_bytes, sum.delivered_bytes), (1000, 1000));
+        assert!(sum.missing.is_empty() && sum.missing_files.is_empty());
+        assert_eq!(sum.notes, ["not kept: 1 set-id bit"]);
+        assert_eq!(sum.landing.merged, []);
+        assert_eq!(sum.destinations, [copy(true, 5)]);
+        // One file has changed again.
+        last.outcome = Outcome::Partial;
+        last.missing_files = vec![missing("g")];
+        let sum = of_rounds(&[first.clone(), last.clone()], 0, Vec::new(), 9.0);
+        assert_eq!(sum.missing_files, [missing("g")]);
+        assert_eq!(sum.notes, ["not kept: 1 set-id bit"]);
+        // All that had changed is empty now: nothing is wanted, and nothing was found.
+        let mut empty = round(Outcome::Done, 0, 0, 0);
+        empty.wanted_bytes = 0;
+        let sum = of_rounds(&[first, empty], 0, Vec::new(), 9.0);
+        assert!(sum.missing.is_empty() && sum.missing_files.is_empty());
+        assert_eq!(sum.outcome, Outcome::Done);
+    }
+
+    /// Where sources cannot be read again the transfer ends as it did before, and says why.
+    #[test]
+    fn a_repetition_that_is_refused_changes_nothing() {
+        let first = round(Outcome::Partial, 0, 0, 300);
+        let mut refused = Report::ended(Outcome::Refused);
+        refused.error = Some("s: no route to host".into());
+        let mut rounds = vec![first.clone(), refused.clone()];
+        leave_out_refused(&mut rounds, 1);
+        assert_eq!((rounds.len(), rounds[0].outcome), (1, Outcome::Partial));
+        assert_eq!(
+            rounds[0].notes,
+            ["sources that changed were not read again: s: no route to host"]
+        );
+        for outcome in [Outcome::Done, Outcome::Failed, Outcome::Cancelled] {
+            let mut rounds = vec![first.clone(), round(outcome, 0, 0, 0), refused.clone()];
+            leave_out_refused(&mut rounds, 1);
+            assert_eq!(rounds.len(), 3);
+        }
     }
 }

@@ -121,6 +121,8 @@ pub(super) struct Outbox {
     notes: Vec<String>,
     // Of these, those about a loss.
     losses: Vec<String>,
+    // And those about what holders refused.
+    refusals: Vec<String>,
 }
 
 impl Outbox {
@@ -146,6 +148,16 @@ impl Outbox {
 
     pub fn losses(&self) -> &[String] {
         &self.losses
+    }
+
+    /// As [`Self::note`], of what holders refused: when their sources were read again, it describes nothing any more.
+    pub fn note_refusal(&mut self, text: String) {
+        self.refusals.push(text.clone());
+        self.note(text);
+    }
+
+    pub fn refusals(&self) -> &[String] {
+        &self.refusals
     }
 
     /// Whether a plan is to be asked for.

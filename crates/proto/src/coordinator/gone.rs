@@ -1,4 +1,5 @@
-//! Nodes without which a transfer ended before it was complete: when they are back, another round of it goes on.
+//! Nodes without which a transfer ended before it was complete: when they are back, another round of it goes on. And what holders
+//! refused that are there: another round reads their sources again.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -169,6 +170,26 @@ impl Coordinator {
             reason: reason.clone(),
         };
         needed.into_iter().map(gone).collect()
+    }
+
+    /// Once the transfer has ended: whether something is missing that holders refused, since their sources changed or could not be read,
+    /// and every node is there for another round, which looks at the sources again. What was left out at the start is not missing.
+    #[must_use]
+    pub fn has_refused(&self) -> bool {
+        let takes_part = |node: &&Node| node.is_sender() || node.is_receiver();
+        let mut nodes = self.nodes.iter().filter(takes_part);
+        if nodes.any(|node| node.lost.is_some()) {
+            return false;
+        }
+        let missing = self.missing();
+        (0..).zip(&self.nodes).any(|(number, node)| {
+            let name = self.destination(number).unwrap_or(&node.setup.name);
+            let refused = |missing: &RangeSet| {
+                let mut refusals = node.refusals.iter();
+                refusals.any(|(ranges, _)| !ranges.intersection(missing).is_empty())
+            };
+            missing.get(name).is_some_and(refused)
+        })
     }
 
     /// Once the transfer has ended: receivers whose copies are complete, their own ones or those that they share.

@@ -47,9 +47,21 @@ impl Coordinator {
 
     /// Tells the user something that several nodes, or one for many ranges, may say; once.
     pub(super) fn note_once(&mut self, text: String) {
-        if self.out.notes().len() < NOTES_MAX && !self.out.notes().contains(&text) {
+        if self.is_new_note(&text) {
             self.note(text);
         }
+    }
+
+    /// The same of what holders refused, and no other one has.
+    pub(super) fn note_refusal_once(&mut self, text: String) {
+        if self.is_new_note(&text) {
+            self.out.note_refusal(text);
+        }
+    }
+
+    fn is_new_note(&self, text: &str) -> bool {
+        let notes = self.out.notes();
+        notes.len() < NOTES_MAX && notes.iter().all(|note| note != text)
     }
 
     /// What receivers report that lack something, of those whose destination is not complete: another node of it may have that.

@@ -130,6 +130,57 @@ fn a_file_of_a_shared_copy_is_missing_once() {
     }
 }
 
+/// Another look at sources is of use where holders that are there refused what is missing: not where it is out of reach, where another
+/// receiver of the destination got it, or where a node is lost.
+#[test]
+fn what_holders_refused_may_be_read_again() {
+    let unreached = |start, length| {
+        from(from_agent::Body::Need(Need {
+            ranges: vec![Stretch { start, length }],
+            lost: vec![0],
+            reason: String::new(),
+        }))
+    };
+    for (need, is_lost, expected) in [
+        (refusal(50, 50, "\"/f\" changed"), false, true),
+        (refusal(50, 50, "\"/f\" changed"), true, false),
+        (unreached(50, 50), false, false),
+        // Something else was refused, and another holder had it.
+        (refusal(0, 20, "\"/g\" changed"), false, false),
+    ] {
+        for shared in [None, Some("d")] {
+            let mut nodes = vec![
+                node("a", &[(0, 100)], &[], None),
+                node("b", &[], &[(0, 100)], shared),
+                node("c", &[(0, 50)], &[], None),
+            ];
+            nodes[1].sinks[0].destination = shared.map(str::to_owned);
+            let (mut c, _) = started(nodes);
+            c.handle_message(1, need.clone(), Instant(11));
+            let asked = actions(&mut c);
+            answer(&mut c, asked);
+            if is_lost {
+                c.handle_lost(2, "killed", Instant(12));
+                settle(&mut c);
+            }
+            let revision = c.nodes[1].revision;
+            let done = match lacking(50, 50, "f").body {
+                Some(from_agent::Body::Done(done)) => Done { revision, ..done },
+                other => panic!("{other:?}"),
+            };
+            c.handle_message(1, from(from_agent::Body::Done(done)), Instant(13));
+            settle(&mut c);
+            finish(&mut c, 3);
+            assert_eq!(c.has_refused(), expected, "{need:?}, {is_lost}, {shared:?}");
+            let notes = c
+                .notes()
+                .iter()
+                .filter(|n| n.contains("no other node holds it"));
+            assert!(notes.eq(c.refusals()), "{:?}", c.refusals());
+        }
+    }
+}
+
 /// With [`Incomplete::Kept`] nothing is removed, and where it lies is told.
 #[test]
 fn what_is_kept_is_told() {

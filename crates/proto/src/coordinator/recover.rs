@@ -157,7 +157,7 @@ impl Coordinator {
                 }
             }
             for reason in told {
-                self.note_once(format!(
+                self.note_refusal_once(format!(
                     "{name} was refused by {unreached}, and no other node holds it: {reason}"
                 ));
             }

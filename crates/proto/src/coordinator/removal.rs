@@ -23,7 +23,7 @@ impl Coordinator {
                 "not all of the sources were reached (--sources replicas: each holds all)",
             );
         }
-        let text = "a source has fewer files than before its host was lost";
+        let text = "a source has fewer files than before";
         self.has_shrunk().then_some(text)
     }
 

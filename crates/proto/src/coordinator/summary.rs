@@ -246,6 +246,11 @@ impl Coordinator {
         self.out.losses()
     }
 
+    /// And what holders refused.
+    pub fn refusals(&self) -> &[String] {
+        self.out.refusals()
+    }
+
     /// The problem of the first plan with other speeds (node number to bytes per second), to compute
     /// a bound from observation.
     pub fn observed_problem(&self) -> ropewalk_model::Problem {
