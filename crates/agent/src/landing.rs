@@ -173,7 +173,7 @@ impl SinkSet {
             all.files += present.files;
             all.passed_files += present.passed_files;
             all.passed_bytes += present.passed_bytes;
-            all.refused_bytes += present.refused_bytes;
+            all.refused = all.refused.union(&present.refused);
             all.taken_bytes += present.taken_bytes;
             all.wrong.extend(present.wrong);
             all.wrong_more += present.wrong_more;
@@ -305,6 +305,14 @@ impl SinkSet {
             }
         }
         (out, more)
+    }
+
+    /// Further names of the file that has a byte.
+    pub fn further_names(&self, at: u64) -> Vec<String> {
+        let sinks = self.sinks.iter();
+        sinks
+            .flat_map(|placed| placed.sink.further_names(at))
+            .collect()
     }
 
     /// Temporary names that there may be something under, at most `most`.

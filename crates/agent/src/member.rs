@@ -187,9 +187,13 @@ impl Member {
     ///
     /// * `mirrors`: the copy removes what no source has.
     pub fn dest<'a>(&'a self, path: &'a Path, mirrors: bool) -> Dest<'a> {
-        match mirrors {
+        let dest = match mirrors {
             true => Dest::mirror(path, &self.filter),
             false => path.into(),
+        };
+        match self.options.all_or_nothing {
+            true => dest.whole(),
+            false => dest,
         }
     }
 

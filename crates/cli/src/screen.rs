@@ -48,7 +48,28 @@ pub(crate) struct Signals {
     interrupt: Signal,
     terminate: Signal,
     hangup: Option<Signal>,
+    wishes: Wishes,
+}
+
+/// How often the user has asked for the end.
+#[derive(Debug, Default)]
+struct Wishes {
     count: u32,
+    /// The end of the login was the first, and nothing followed it.
+    is_hung_up: bool,
+}
+
+impl Wishes {
+    /// Counts a signal. What ends a login sends SIGTERM and SIGHUP, in any order: the second is no further wish.
+    fn note(&mut self, is_hangup: bool) -> u32 {
+        let is_same = match is_hangup {
+            true => self.count > 0,
+            false => std::mem::take(&mut self.is_hung_up),
+        };
+        self.is_hung_up |= is_hangup && !is_same;
+        self.count += u32::from(!is_same);
+        self.count
+    }
 }
 
 impl Signals {
@@ -58,7 +79,7 @@ impl Signals {
             interrupt: signal(SignalKind::interrupt()).context("cannot listen for Ctrl-C")?,
             terminate: signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?,
             hangup: None,
-            count: 0,
+            wishes: Wishes::default(),
         })
     }
 
@@ -79,14 +100,12 @@ impl Signals {
             _ = self.terminate.recv() => false,
             () = heard(&mut self.hangup) => true,
         };
-        // What ends a login sends both: the second is no further wish.
-        self.count += u32::from(!is_hangup || self.count == 0);
-        self.count
+        self.wishes.note(is_hangup)
     }
 
     /// Whether there was one.
     pub fn were_any(&self) -> bool {
-        self.count > 0
+        self.wishes.count > 0
     }
 }
 
@@ -277,6 +296,28 @@ mod tests {
 
     /// Longest time on a busy machine.
     const DEADLINE: Duration = Duration::from_secs(60);
+
+    /// The end of a login counts once, in whatever order its signals are seen; what the user presses counts each time.
+    #[test]
+    fn the_end_of_a_login_counts_once() {
+        const HANGUP: bool = true;
+        const OTHER: bool = false;
+        for (signals, expected) in [
+            (&[OTHER, HANGUP][..], 1),
+            (&[HANGUP, OTHER], 1),
+            (&[HANGUP, OTHER, OTHER], 2),
+            (&[OTHER, HANGUP, OTHER], 2),
+            (&[OTHER, OTHER], 2),
+            (&[HANGUP], 1),
+        ] {
+            let mut wishes = Wishes::default();
+            let mut count = 0;
+            for is_hangup in signals {
+                count = wishes.note(*is_hangup);
+            }
+            assert_eq!(count, expected, "{signals:?}");
+        }
+    }
 
     /// A bug.
     struct Broken;

@@ -5,7 +5,9 @@ mod common;
 use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::{FileExt as _, MetadataExt as _, chown, lchown, symlink};
+use std::os::unix::fs::{
+    FileExt as _, MetadataExt as _, PermissionsExt as _, chown, lchown, symlink,
+};
 use std::path::Path;
 use std::process::Command;
 
@@ -220,4 +222,34 @@ fn every_kind_is_kept() {
     std::fs::rename(place.path("parts"), place.path("copy")).unwrap();
     assert_eq!(bytes(&report(&["-a", "-H"])), 0);
     assert_eq!(seen(&place.path("copy")), copied);
+}
+
+/// Owners are kept by a process that may give files away, and may change none that it does not own.
+#[test]
+fn owners_are_kept_without_further_rights() {
+    let place = Place::new();
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("SKIPPED: only root can give files away");
+        return;
+    }
+    let Some(mut command) = place.command_without("-fowner") else {
+        return;
+    };
+    let set = place.path("set");
+    std::fs::create_dir(&set).unwrap();
+    std::fs::write(set.join("file"), "contents").unwrap();
+    for (path, mode) in [(set.join("file"), 0o640), (set.clone(), 0o750)] {
+        std::os::unix::fs::chown(&path, Some(1234), Some(4321)).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+    }
+    let ran = command
+        .args(["copy", "-a", "set", "copy"])
+        .output()
+        .unwrap();
+    assert!(ran.status.success(), "{ran:?}");
+    for (path, mode) in [("copy/file", 0o640), ("copy", 0o750)] {
+        let found = place.path(path).metadata().unwrap();
+        assert_eq!((found.uid(), found.gid()), (1234, 4321), "{path}");
+        assert_eq!(found.mode() & 0o7777, mode, "{path}");
+    }
 }

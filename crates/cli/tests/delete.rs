@@ -356,3 +356,26 @@ fn a_name_that_cannot_be_given_is_named() {
     assert_eq!(report["landing"]["resumed_bytes"], 3 << 20);
     assert_same(&place.path("set"), &place.path("copy"));
 }
+
+/// A file that vanishes while it is copied is no sign of a source that is not mounted: the sources are read again, and the copy is their mirror.
+#[test]
+fn a_source_that_loses_a_file_is_mirrored() {
+    let place = Place::new();
+    let set = place.path("set");
+    std::fs::create_dir(&set).unwrap();
+    for name in ["a", "b", "z"] {
+        std::fs::write(set.join(name), bytes(8 << 20, 3)).unwrap();
+    }
+    std::fs::create_dir(place.path("copy")).unwrap();
+    for name in ["a", "extra"] {
+        std::fs::write(place.path("copy").join(name), name).unwrap();
+    }
+    let args = ["copy", "--delete", "--limit", "100Mbit", "set/.", "copy/"];
+    let mut moving = Moving::start(&place, &args);
+    moving.until_delivered(1 << 20);
+    std::fs::remove_file(set.join("z")).unwrap();
+    let (status, report) = moving.end();
+    assert_eq!(status, 0, "{report:#}");
+    assert_same(&set, &place.path("copy"));
+    assert_eq!(report["landing"]["removed_files"], 1);
+}

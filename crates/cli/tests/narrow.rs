@@ -50,8 +50,15 @@ struct Nodes {
     next: u64,
 }
 
+/// Dots and spaces at the end are left away.
+fn cut(name: &OsStr) -> &[u8] {
+    let name = name.as_bytes();
+    let end = name.iter().rposition(|byte| !b". ".contains(byte));
+    &name[..end.map_or(0, |end| end + 1)]
+}
+
 fn folded(name: &OsStr) -> Vec<u8> {
-    name.as_bytes().to_ascii_lowercase()
+    cut(name).to_ascii_lowercase()
 }
 
 fn check_name(name: &OsStr) -> Result<(), Errno> {
@@ -110,7 +117,7 @@ impl Nodes {
         self.next += 1;
         let inode = self.next;
         self.all.insert(inode, node);
-        let named = (name.as_bytes().to_vec(), inode);
+        let named = (cut(name).to_vec(), inode);
         self.node(parent)?.names.insert(folded(name), named);
         self.attributes(inode)
     }
@@ -275,7 +282,7 @@ impl Filesystem for Narrow {
                 return Err(Errno::EEXIST);
             }
             let inode = nodes.take(parent, name)?;
-            let named = (new_name.as_bytes().to_vec(), inode);
+            let named = (cut(new_name).to_vec(), inode);
             nodes
                 .node(new_parent)?
                 .names
@@ -400,6 +407,10 @@ fn left_out() -> Vec<(String, &'static str)> {
     let names = [
         ("a:b", "the file system there has no names with :"),
         ("empty?", "the file system there has no names with ?"),
+        (
+            "end.",
+            "the file system there has no names that end in a dot",
+        ),
         ("folder|", "the file system there has no names with |"),
         ("link", "the file system there has no symbolic links"),
         (
@@ -429,6 +440,7 @@ fn make_source(folder: &Path) {
         ("Makefile", "the first"),
         ("a:b", "more bytes than the others have"),
         ("empty?", ""),
+        ("end.", "a dot"),
         ("folder|/below/file", "in it"),
         ("makefile", "the second, which is longer"),
         ("plain", "plain"),
@@ -594,4 +606,23 @@ fn an_interrupted_copy_goes_on() {
     let resumed = again["landing"]["resumed_bytes"].as_u64().unwrap();
     assert!(resumed >= safe, "{resumed} of {safe}");
     assert!(std::fs::read(narrow.join("copy/large")).unwrap() == bytes(LEN, 2));
+}
+
+/// A copy that is to be whole or not at all is refused before it begins, and nothing is made.
+#[test]
+fn an_atomic_copy_is_whole() {
+    let place = Place::new();
+    let (source, narrow) = (place.path("source"), place.path("narrow"));
+    make_source(&source);
+    let Some(_mounted) = mount(&narrow) else {
+        return;
+    };
+    let ran = place.run(&["copy", "--json", "--atomic", "source/.", "narrow/copy/"]);
+    let error = ran.assert_status(4).error();
+    let reason = "a:b\" cannot be copied: the file system there has no names with :";
+    assert!(
+        error.contains(reason) && error.contains("--atomic"),
+        "{error}"
+    );
+    assert_eq!(std::fs::read_dir(&narrow).unwrap().count(), 0);
 }

@@ -42,6 +42,9 @@ use crate::request::{
 use crate::setup::{Before, check, links_note};
 use crate::speeds;
 
+/// How long after a round sources that changed are read again.
+const REPETITION_PAUSE: Duration = Duration::from_secs(1);
+
 /// Answers of nodes that were reached before, by their positions.
 type Known = BTreeMap<usize, Result<Reached, Failure>>;
 
@@ -360,7 +363,7 @@ impl Transfer<'_> {
             }
             let complete_bytes = leave_out_complete(&mut request, &after);
             let next = match repeats {
-                true => Some(self.repeat(&report)),
+                true => Some(self.repeat(&report).await),
                 false => self.wait_for(&after, &mut request, &mut report).await,
             };
             match next {
@@ -374,14 +377,19 @@ impl Transfer<'_> {
         }
     }
 
-    /// Sources are to be read again, once. All nodes are reached again for that: the connections of a round end with it.
-    fn repeat(&mut self, report: &Report) -> Known {
+    /// Sources are to be read again, once, after a pause: what is written now may be whole then. All nodes are reached again for that: the
+    /// connections of a round end with it.
+    async fn repeat(&mut self, report: &Report) -> Known {
         self.repeated_at = Some(self.rounds.len() + 1);
         let seconds = self.began.elapsed().as_secs_f64();
         self.tell(Event::Note {
             seconds,
             message: repetition(report),
         });
+        tokio::select! {
+            () = tokio::time::sleep(REPETITION_PAUSE) => {}
+            () = self.cancel.cancelled() => {}
+        }
         Known::new()
     }
 

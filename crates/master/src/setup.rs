@@ -9,8 +9,8 @@ use ropewalk_proto::control;
 use ropewalk_proto::coordinator::{Earlier, NodeSetup, Setup, SinkSetup, SourceSetup};
 
 use crate::request::{
-    Destinations, FilterRule, LaneKind, Mapping, NodeRequest, Object, ObjectRequest, Reach,
-    Request, RowRequest, Sources, Striping,
+    Destinations, FilterRule, Incomplete, LaneKind, Mapping, NodeRequest, Object, ObjectRequest,
+    Reach, Request, RowRequest, Sources, Striping,
 };
 use crate::speeds::Hints;
 
@@ -262,6 +262,7 @@ pub(crate) fn setup(request: &Request, id: uuid::Uuid, before: &Before) -> (Setu
         lists: options.lists,
         delete: options.delete,
         delete_all: options.delete_all || has_source_name(&request.nodes),
+        all_or_nothing: options.incomplete == Incomplete::Removed,
         hard_links: options.hard_links,
         stays: options.stays.into(),
         delta: options.delta,

@@ -30,6 +30,6 @@ pub use adoption::{
     Adopt, KEPT_MIN, KEPT_MIN_FAILED, Seen, Step, Takeover, is_worth_keeping, joined, keep_largest,
 };
 pub use record::{
-    CHECKSUM_LEN, HEADER_LEN, HOST_MARK_LEN, Header, HeaderError, PATH_LEN_MAX, Recorded, Records,
-    Safe, Shift, Unit, Version, decode, ending, parts_of, pieces, records_len,
+    CHECKSUM_LEN, HEADER_LEN, HOST_MARK_LEN, Header, HeaderError, Locks, PATH_LEN_MAX, Recorded,
+    Records, Safe, Shift, Unit, Version, decode, ending, parts_of, pieces, records_len,
 };

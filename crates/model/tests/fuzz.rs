@@ -1,6 +1,6 @@
 //! Any bytes are decoded without harm: specifications, lists of hosts, journals.
 
-use ropewalk_model::journal::{Header, Records, Safe, Shift, Version, decode, ending};
+use ropewalk_model::journal::{Header, Locks, Records, Safe, Shift, Version, decode, ending};
 use ropewalk_model::{Range, TransferSpec, host_list};
 
 #[path = "../../../fuzz/mutate.rs"]
@@ -131,7 +131,7 @@ fn journals() {
 fn headers_of_journals() {
     let header = Header {
         host: *b"0123456789abcdef",
-        has_common_locks: true,
+        locks: Locks::OfAllHosts,
     };
     fuzz(
         "headers of journals",

@@ -274,6 +274,10 @@ fn to_agents() -> Vec<Vec<u8>> {
             ranges: stretches(),
             adopted: stretches(),
             is_made: true,
+            refused: vec![Stretch {
+                start: 3,
+                length: 4,
+            }],
             sinks: vec![0, 3],
         }),
         to_agent::Body::Open(control::Open {

@@ -288,6 +288,14 @@ pub enum StoreError {
         /// The folder of the destination.
         path: PathBuf,
     },
+    /// A copy that is to be whole or not at all has a file that its destination cannot hold.
+    #[error("{shown} cannot be copied: {reason}; exclude it, or leave out --atomic to copy the rest", shown = shown(path))]
+    CannotHold {
+        /// Where it belongs.
+        path: PathBuf,
+        /// Why, in words.
+        reason: String,
+    },
     /// The destination has nothing that the source has, and all of it would be removed.
     #[error(
         "{shown} has nothing that the source has: --delete would remove {} and all else in it; write {shown}/ to copy the source into it \
@@ -569,6 +577,7 @@ impl StoreError {
             | Self::NothingInCommon { path, .. }
             | Self::NoInodes { path, .. }
             | Self::SameFile { path, .. }
+            | Self::CannotHold { path, .. }
             | Self::Longer { path, .. }
             | Self::Overtaken { path }
             | Self::ReplacedMeanwhile { path }

@@ -501,10 +501,20 @@ impl Row {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK;
         let set = sys::open_beneath(self.parent.as_fd(), &self.temporary, flags, Mode::empty())
             .and_then(|file| {
+                let set_mode = || rustix::fs::fchmod(&file, Mode::from_raw_mode(mode & 0o777));
+                let own = rustix::fs::fstat(&file)?;
                 if let Some(replaced) = replaced {
-                    self.take_owner(&file, replaced);
+                    self.take_owner(&file, &own, replaced);
                 }
-                rustix::fs::fchmod(&file, Mode::from_raw_mode(mode & 0o777))?;
+                // A process may have the right to give it away, and then none to change it.
+                set_mode().or_else(|errno| match (errno, replaced) {
+                    (Errno::PERM, Some(replaced)) => {
+                        give(&file, &own)?;
+                        set_mode()?;
+                        give(&file, replaced)
+                    }
+                    (errno, _) => Err(errno),
+                })?;
                 rustix::fs::fsync(&file)
             });
         set.map_err(|errno| {
@@ -514,12 +524,10 @@ impl Row {
 
     /// Gives the temporary file owner, group and attributes of the one that it replaces. What is not permitted is left: no file loses its name
     /// for that.
-    fn take_owner(&self, file: &OwnedFd, replaced: &Stat) {
-        let (user, group) = (
-            Uid::from_raw(replaced.st_uid),
-            Gid::from_raw(replaced.st_gid),
-        );
-        if rustix::fs::fchown(file, Some(user), Some(group)).is_err() {
+    fn take_owner(&self, file: &OwnedFd, own: &Stat, replaced: &Stat) {
+        let group = Gid::from_raw(replaced.st_gid);
+        let has_owner = (own.st_uid, own.st_gid) == (replaced.st_uid, replaced.st_gid);
+        if !has_owner && give(file, replaced).is_err() {
             let _ = rustix::fs::fchown(file, None, Some(group));
         }
         let flags = OFlags::RDONLY | OFlags::NONBLOCK;
@@ -616,6 +624,12 @@ pub fn check_replaceable(path: &Path, longest: Option<u64>) -> Result<(), StoreE
         }),
         _ => Ok(()),
     }
+}
+
+/// Gives a file the owner and group of another one.
+fn give(file: &OwnedFd, other: &Stat) -> Result<(), Errno> {
+    let (user, group) = (Uid::from_raw(other.st_uid), Gid::from_raw(other.st_gid));
+    rustix::fs::fchown(file, Some(user), Some(group))
 }
 
 /// The file or link of a name, if there is one; anything else that no file replaces is refused.

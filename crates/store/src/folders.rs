@@ -56,3 +56,18 @@ impl<'a> Folders<'a> {
         }
     }
 }
+
+/// Whether a folder is closed to this process: its rights are another's, or what is mounted there has no server.
+pub(crate) fn is_closed(errno: Errno) -> bool {
+    matches!(
+        errno,
+        Errno::ACCESS
+            | Errno::PERM
+            | Errno::NOTCONN
+            | Errno::NODEV
+            | Errno::STALE
+            | Errno::TIMEDOUT
+            | Errno::HOSTDOWN
+            | Errno::HOSTUNREACH
+    )
+}

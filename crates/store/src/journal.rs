@@ -15,7 +15,7 @@ use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
-use ropewalk_model::journal::{HOST_MARK_LEN, Header, HeaderError, Records, decode, ending};
+use ropewalk_model::journal::{HOST_MARK_LEN, Header, HeaderError, Locks, Records, decode, ending};
 pub(crate) use ropewalk_model::journal::{Recorded, Safe};
 use rustix::fs::{AtFlags, FallocateFlags, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
@@ -81,7 +81,7 @@ impl Journal {
         };
         let header = Header {
             host: host(),
-            has_common_locks: are_locks_common(&journal.file),
+            locks: locks_of(&journal.file),
         };
         journal.write(&header.encode())?;
         Ok(journal)
@@ -181,7 +181,7 @@ pub(crate) fn find(folder: impl AsFd, name: &[u8]) -> Found {
         Err(HeaderError::OtherVersion { .. }) => return Found::OfOtherVersion,
         Ok(_) | Err(HeaderError::None) => return Found::Unreadable,
     };
-    match header.is_lock_known(&host(), || are_locks_common(&file)) {
+    match header.is_lock_known(&host(), || locks_of(&file)) {
         false => Found::OfOtherHost,
         true => Found::Left(Left {
             files: decode(records),
@@ -217,10 +217,15 @@ pub(crate) fn claim(folder: impl AsFd, name: &[u8]) -> Option<Left> {
     }
 }
 
-/// Whether all hosts that see a file know of its locks. Of a local file system there is one, which may have had another name: a container has
-/// a new one each time.
-fn are_locks_common(file: &File) -> bool {
-    FileSystem::of(file).is_some_and(FileSystem::is_local) || has_common_locks(file)
+/// Which hosts know of the locks of a file. A host that sees a file system as a local one may have had another name: a container has a new one
+/// each time.
+fn locks_of(file: &File) -> Locks {
+    let is_local = FileSystem::of(file).is_some_and(FileSystem::is_local);
+    match is_local {
+        true => Locks::Local,
+        false if has_common_locks(file) => Locks::OfAllHosts,
+        false => Locks::OfHost,
+    }
 }
 
 /// Whether a process has locked a file; if not, it is locked until it is closed. A file system without locks counts as locked.

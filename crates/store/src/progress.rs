@@ -291,15 +291,10 @@ fn end_with(journal: &mut Journal, is_ending: bool) -> Result<(), Errno> {
     }
 }
 
-/// Whether there can be no journal: its name is too long, or the file system has no locks (Lustre without `flock`, NFS without a lock server). Then
+/// Whether there can be no journal: its name is too long, or the file system has no locks (Lustre without `flock`). Then
 /// no node of a shared copy has one, and no later transfer goes on with it.
 fn is_without_journals(errno: Errno) -> bool {
-    let known = [
-        Errno::NAMETOOLONG,
-        Errno::NOSYS,
-        Errno::OPNOTSUPP,
-        Errno::NOLCK,
-    ];
+    let known = [Errno::NAMETOOLONG, Errno::NOSYS, Errno::OPNOTSUPP];
     known.contains(&errno)
 }
 

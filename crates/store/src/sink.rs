@@ -71,6 +71,11 @@ pub trait Sink: Send + Sync {
         None
     }
 
+    /// Further names of the object that the byte at a data-space offset belongs to (hard links), as [`Sink::object_at`] gives the first.
+    fn further_names(&self, _offset: u64) -> Vec<String> {
+        Vec::new()
+    }
+
     /// Bytes that are not to be written. They are part of the layout.
     fn present(&self) -> Present {
         Present::default()
@@ -187,8 +192,8 @@ pub struct Present {
     pub passed_files: u64,
     /// How many bytes these have in the source.
     pub passed_bytes: u64,
-    /// How many bytes have files that the destination cannot hold; `unchanged` has these, too, and [`Landed::unplaced`] the names.
-    pub refused_bytes: u64,
+    /// Of files that the destination cannot hold; `unchanged` has these, too, and [`Landed::unplaced`] the names.
+    pub refused: RangeSet,
     /// How many of the adopted bytes are chunks that files of the destination have, not ones that an earlier transfer wrote.
     pub taken_bytes: u64,
     /// Files that an earlier transfer left and that have not the bytes any more that it recorded: in order, the first ones, and how many

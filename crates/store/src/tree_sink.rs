@@ -91,6 +91,7 @@ use standing::Stood;
 pub struct Dest<'a> {
     path: &'a Path,
     mirrors: Option<&'a Filter>,
+    is_whole: bool,
 }
 
 impl<'a> Dest<'a> {
@@ -103,6 +104,16 @@ impl<'a> Dest<'a> {
         Self {
             path,
             mirrors: Some(filter),
+            is_whole: false,
+        }
+    }
+
+    /// A file of the copy that it cannot hold is an error.
+    #[must_use]
+    pub fn whole(self) -> Self {
+        Self {
+            is_whole: true,
+            ..self
         }
     }
 }
@@ -112,6 +123,7 @@ impl<'a, P: AsRef<Path> + ?Sized> From<&'a P> for Dest<'a> {
         Self {
             path: path.as_ref(),
             mirrors: None,
+            is_whole: false,
         }
     }
 }
@@ -165,6 +177,8 @@ struct Tree {
     passed_late: AtomicU64,
     compares: Compares,
     keeps_change_times: OnceLock<bool>,
+    /// Whether this process may change files of other users.
+    may_change_others: OnceLock<bool>,
     /// Files of DEST whose contents are those of the source, and what they were then.
     compared: HashMap<u32, contents::Identity>,
     /// Another node has found that these files are the same, and has made the temporary name.
@@ -300,6 +314,7 @@ impl TreeSink {
     ///
     /// * `node`: its number among them.
     /// * `unchanged`: bytes of the data space, of whole files; the same for all nodes.
+    /// * `refused`: of these, those of files that the first cannot hold.
     /// * `stays`, `check`: as the first was given them.
     ///
     /// # Errors
@@ -309,11 +324,11 @@ impl TreeSink {
         parts: &[Part],
         id: &str,
         node: u32,
-        unchanged: &RangeSet,
+        (unchanged, refused): (&RangeSet, &RangeSet),
         stays: Stays,
         check: Check,
     ) -> Result<Self, StoreError> {
-        let there = There::Known(unchanged, stays, check);
+        let there = There::Known(unchanged, refused, stays, check);
         Self::make(dest.into(), parts, id, Some(node), &there)
     }
 
@@ -341,7 +356,7 @@ impl TreeSink {
         let (mut tree, layout, inside) = Tree::open(dest, parts, id)?;
         (tree.stays, tree.compares) = match there {
             There::Kept(wish) => (wish.stays, wish.compares()),
-            There::Known(_, stays, check) => {
+            There::Known(_, _, stays, check) => {
                 let delta = false;
                 (
                     *stays,
@@ -365,8 +380,15 @@ impl TreeSink {
         tree.leave_out_impossible()?;
         tree.early.is_wished = names_early && inside && node.is_none();
         let contents = wish.and_then(|wish| wish.contents);
-        let mut same = tree.survey_contents(&layout, contents)?;
+        let surveyed = tree.survey_contents(&layout, contents);
+        let mut same = surveyed.inspect_err(|_| tree.restore_dest())?;
         tree.leave_out_closed(&same);
+        if let There::Known(_, refused, ..) = there {
+            tree.leave_out_as_first(&layout, refused);
+        }
+        if dest.is_whole {
+            tree.check_all_held().inspect_err(|_| tree.restore_dest())?;
+        }
         match there {
             There::Replaced { .. } => {}
             There::Kept(_) => tree.keep(&same),
@@ -426,7 +448,7 @@ enum There<'a> {
     /// Those that this node finds to be the same stay, and what an earlier transfer began is taken over.
     Kept(Wish<'a>),
     /// Those of these bytes stay.
-    Known(&'a RangeSet, Stays, Check),
+    Known(&'a RangeSet, &'a RangeSet, Stays, Check),
 }
 
 impl Tree {
@@ -487,6 +509,7 @@ impl Tree {
             passed_late: AtomicU64::new(0),
             compares: Compares::default(),
             keeps_change_times: OnceLock::new(),
+            may_change_others: OnceLock::new(),
             compared: HashMap::new(),
             was_told: false,
             removes: OnceLock::new(),

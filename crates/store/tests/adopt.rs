@@ -502,7 +502,8 @@ fn a_file_that_vanishes_is_not_made_anew() {
                 let _first = TreeSink::lead(&to, &parts, &shared, 0, Adopt::All).unwrap();
                 let stays = ropewalk_store::Stays::Same;
                 let other =
-                    TreeSink::share(&to, &parts, &shared, 1, &none, stays, Check::Time).unwrap();
+                    TreeSink::share(&to, &parts, &shared, 1, (&none, &none), stays, Check::Time)
+                        .unwrap();
                 other.expect(&RangeSet::from(Range::new(2, 3)));
                 other
             }

@@ -437,7 +437,16 @@ fn nodes_of_a_shared_copy_hear_what_is_the_same() {
     let unchanged = first.present().unchanged;
     assert_eq!(unchanged.len_bytes(), 2 * MIB + 5000);
     let stays = (Stays::Same, Check::Contents);
-    let second = TreeSink::share(&to, &parts, &id(1), 1, &unchanged, stays.0, stays.1).unwrap();
+    let second = TreeSink::share(
+        &to,
+        &parts,
+        &id(1),
+        1,
+        (&unchanged, &RangeSet::new()),
+        stays.0,
+        stays.1,
+    )
+    .unwrap();
     let sent = second.layout().ranges().difference(&unchanged);
     sent.iter()
         .for_each(|range| write(&asked.source, &second, range));

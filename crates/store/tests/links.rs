@@ -434,3 +434,20 @@ fn a_further_name_is_read() {
         assert_eq!(read(&source), Ok(data.clone()));
     }
 }
+
+/// A file that is missing is missing under each of its names.
+#[test]
+fn all_names_of_a_file_are_known() {
+    let (_keep, folder) = folder();
+    let from = folder.join("from");
+    std::fs::create_dir_all(from.join("sub")).unwrap();
+    std::fs::write(from.join("a"), "one name").unwrap();
+    std::fs::write(from.join("b"), "three names").unwrap();
+    for name in ["c", "sub/d"] {
+        std::fs::hard_link(from.join("b"), from.join(name)).unwrap();
+    }
+    let (_, sink) = pair(&from, &folder.join("to"), 1);
+    assert_eq!(sink.further_names(0), [""; 0]);
+    assert_eq!(sink.object_at(8).unwrap().0, "b");
+    assert_eq!(sink.further_names(8), ["c", "sub/d"]);
+}

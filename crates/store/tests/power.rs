@@ -164,7 +164,7 @@ fn writers_together() {
         &parts,
         &id(1),
         1,
-        &found,
+        (&found, &RangeSet::new()),
         ropewalk_store::Stays::Same,
         ropewalk_store::Check::Time,
     )

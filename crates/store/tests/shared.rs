@@ -31,7 +31,7 @@ fn shared(to: &Path, parts: &[Part], lead: TreeSink) -> [TreeSink; 2] {
             parts,
             ID,
             1,
-            &found,
+            (&found, &RangeSet::new()),
             ropewalk_store::Stays::Same,
             ropewalk_store::Check::Time,
         )
@@ -125,7 +125,7 @@ fn a_node_that_sees_other_attributes_does_as_was_decided() {
             &parts,
             ID,
             node,
-            &told.unchanged,
+            (&told.unchanged, &told.refused),
             ropewalk_store::Stays::Same,
             ropewalk_store::Check::Time,
         )
@@ -243,7 +243,7 @@ fn what_several_nodes_left_is_taken_over() {
             &parts,
             ID,
             7,
-            &RangeSet::new(),
+            (&RangeSet::new(), &RangeSet::new()),
             ropewalk_store::Stays::Same,
             ropewalk_store::Check::Time,
         )
@@ -287,7 +287,7 @@ fn what_several_nodes_left_is_taken_over() {
                     &parts,
                     OTHER_ID,
                     5,
-                    &RangeSet::new(),
+                    (&RangeSet::new(), &RangeSet::new()),
                     ropewalk_store::Stays::Same,
                     ropewalk_store::Check::Time,
                 )
@@ -333,7 +333,7 @@ fn one_that_comes_too_late_makes_nothing() {
             &parts,
             ID,
             1,
-            &RangeSet::new(),
+            (&RangeSet::new(), &RangeSet::new()),
             ropewalk_store::Stays::Same,
             ropewalk_store::Check::Time,
         );
@@ -364,4 +364,88 @@ fn a_lack_of_space_is_seen_by_all() {
         assert_eq!(names(&folder), ["from"]);
     }
     is_full(TreeSink::create(&to, &parts, ID, true));
+}
+
+/// What the first node of a shared copy cannot hold the others leave out, too, though they could: one of them may commit. What only they cannot
+/// hold is sent all the same.
+#[test]
+fn the_first_node_decides_what_is_left_out() {
+    let (_keep, folder) = folder();
+    let (from, to) = (folder.join("from"), folder.join("to"));
+    std::fs::create_dir(&from).unwrap();
+    for name in ["a", "big", "c"] {
+        std::fs::write(from.join(name), name).unwrap();
+    }
+    let scan = Scan::read(&from).unwrap();
+    let source = FileSource::open_tree(&from, &scan, 0).unwrap();
+    let parts = [Part::whole(0, scan.manifest)];
+    let first = TreeSink::lead(&to, &parts, ID, 0, Adopt::All).unwrap();
+    let big = first.layout().pieces()[1].range;
+    let refused = RangeSet::from(big);
+    let second = TreeSink::share(
+        &to,
+        &parts,
+        ID,
+        1,
+        (&refused, &refused),
+        ropewalk_store::Stays::Same,
+        ropewalk_store::Check::Time,
+    )
+    .unwrap();
+    assert_eq!(second.present().refused, refused);
+    let rest = second.layout().ranges().difference(&refused);
+    rest.iter().for_each(|range| write(&source, &second, range));
+    first.sync().unwrap();
+    second.take_over();
+    second.commit().unwrap();
+    assert_eq!(names(&to), ["a", "c"]);
+    let unplaced = second.landed().unplaced;
+    assert_eq!(unplaced.len(), 1);
+    assert_eq!(unplaced[0].0, b"big");
+}
+
+/// What is closed to one node alone is sent all the same. Where it commits, that has no place, and is named with its folder.
+#[test]
+fn what_is_closed_to_one_node_has_no_place() {
+    let (_keep, folder) = folder();
+    let (from, to) = (folder.join("from"), folder.join("to"));
+    for path in ["closed/deep", "open"] {
+        std::fs::create_dir_all(from.join(path)).unwrap();
+        std::fs::create_dir_all(to.join(path)).unwrap();
+        std::fs::write(from.join(path).join("file"), path).unwrap();
+    }
+    set_mode(&to.join("closed"), 0o700);
+    for path in ["", "to", "to/open"] {
+        std::os::unix::fs::chown(folder.join(path), Some(65534), Some(65534)).unwrap();
+    }
+    if !rustix::process::geteuid().is_root() {
+        set_mode(&to.join("closed"), 0o000);
+    }
+    let landed = support::sys::as_nobody(|| {
+        let scan = Scan::read(&from).unwrap();
+        let source = FileSource::open_tree(&from, &scan, 0).unwrap();
+        let parts = [Part::whole(0, scan.manifest)];
+        let _first = TreeSink::lead(&to, &parts, ID, 0, Adopt::All).unwrap();
+        let none = RangeSet::new();
+        let second = TreeSink::share(
+            &to,
+            &parts,
+            ID,
+            1,
+            (&none, &none),
+            ropewalk_store::Stays::Same,
+            ropewalk_store::Check::Time,
+        )
+        .unwrap();
+        assert_eq!(second.present().refused, none);
+        let all = second.layout().ranges();
+        all.iter().for_each(|range| write(&source, &second, range));
+        second.commit().unwrap();
+        second.landed()
+    });
+    set_mode(&to.join("closed"), 0o700);
+    let named: Vec<&[u8]> = landed.unplaced.iter().map(|(path, _)| &path[..]).collect();
+    assert_eq!(named, [b"closed/deep"]);
+    assert_eq!(landed.added_files, 1);
+    assert_eq!(std::fs::read(to.join("open/file")).unwrap(), b"open");
 }

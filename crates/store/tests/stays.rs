@@ -56,7 +56,7 @@ fn copy_shared(from: &Path, to: &Path, stays: Stays) {
         &parts,
         &id(1),
         1,
-        &there.all(),
+        (&there.all(), &there.refused),
         stays,
         ropewalk_store::Check::Time,
     )

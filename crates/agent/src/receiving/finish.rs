@@ -304,13 +304,25 @@ impl Fetch {
             false => Some(fetch.why_missing(range)),
         };
         let files = objects.into_iter().filter_map(|(file, bytes, range)| {
-            Some(control::MissingFile {
+            let reason = without_path(&why(range)?);
+            let named = |file, bytes| control::MissingFile {
                 file,
                 bytes,
-                reason: without_path(&why(range)?),
-            })
+                reason: reason.clone(),
+            };
+            // A file is missing under each of its names.
+            let further = sinks.further_names(range.start).into_iter();
+            let further = further.map(|name| named(name, 0));
+            Some(
+                std::iter::once(named(file, bytes))
+                    .chain(further)
+                    .collect::<Vec<_>>(),
+            )
         });
-        (files.collect(), if has_failed { 0 } else { more })
+        let mut files: Vec<control::MissingFile> = files.flatten().collect();
+        let more = more.saturating_add(files.len().saturating_sub(FILES_MAX) as u64);
+        files.truncate(FILES_MAX);
+        (files, if has_failed { 0 } else { more })
     }
 
     /// What is still under temporary names, for the final report.

@@ -296,14 +296,17 @@ impl Fetch {
                     // What is the same for one node another one may see differently: one of them has decided.
                     (true, true) if looked.is_made => {
                         let Present {
-                            unchanged, adopted, ..
+                            unchanged,
+                            adopted,
+                            refused,
+                            ..
                         } = &looked.there;
                         let shared = TreeSink::share(
                             dest,
                             &parts,
                             id,
                             self.member.node,
-                            unchanged,
+                            (unchanged, refused),
                             self.member.stays(),
                             self.member.check(),
                         );

@@ -91,7 +91,6 @@ pub(crate) fn present_messages(present: &Present) -> Vec<control::Present> {
         present.files,
         present.passed_files,
         present.taken_bytes,
-        present.refused_bytes,
         present.wrong_more,
     ];
     if counted.iter().any(|count| *count > 0) || !present.wrong.is_empty() {
@@ -106,13 +105,18 @@ pub(crate) fn present_messages(present: &Present) -> Vec<control::Present> {
             passed_files: present.passed_files,
             passed_bytes: present.passed_bytes,
             taken_bytes: present.taken_bytes,
-            refused_bytes: present.refused_bytes,
             ..control::Present::default()
         });
     }
     for ranges in control::stretches(&present.unchanged).chunks(PRESENT_MAX) {
         messages.push(control::Present {
             ranges: ranges.to_vec(),
+            ..control::Present::default()
+        });
+    }
+    for refused in control::stretches(&present.refused).chunks(PRESENT_MAX) {
+        messages.push(control::Present {
+            refused: refused.to_vec(),
             ..control::Present::default()
         });
     }
@@ -387,6 +391,7 @@ impl Transfer {
         let mut known = self.looked.lock();
         add(&mut known.there.unchanged, &there.ranges);
         add(&mut known.there.adopted, &there.adopted);
+        add(&mut known.there.refused, &there.refused);
         known.is_made |= there.is_made;
         known.made_files.extend(&there.sinks);
     }

@@ -328,6 +328,18 @@ fn incomplete(report: &Report) -> String {
     }
     let all = report.destinations.len();
     if all < 2 {
+        let landing = &report.landing;
+        let unplaced = landing.not_placed.len() as u64 + landing.not_placed_more;
+        if report.outcome == Outcome::Partial && report.missing.is_empty() && unplaced > 0 {
+            return format!(
+                "{} moved in {}; {} left out{}{}",
+                format_bytes(report.delivered_bytes),
+                format_seconds(report.seconds),
+                files_or_folders(unplaced),
+                there(report),
+                label(report)
+            );
+        }
         let is_removed = all == 1 && !report.destinations[0].complete && report.left.is_empty();
         let removed = match (is_removed, files_with_names(report)) {
             (true, _) if is_lost(report, &report.destinations[0]) => {

@@ -38,7 +38,7 @@ pub(crate) struct QueueArgs {
     #[arg(long)]
     all: bool,
 
-    /// Wait until the named jobs have ended; without names, all that have not ended yet (one that has failed before does not count)
+    /// Wait until the named jobs have ended; without names, all that have not ended yet
     #[arg(long)]
     wait: bool,
 

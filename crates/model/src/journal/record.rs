@@ -19,10 +19,10 @@ pub const HOST_MARK_LEN: usize = 16;
 /// Length of the header.
 pub const HEADER_LEN: usize = NAME.len() + VERSION.len() + 1 + HOST_MARK_LEN + 1;
 
-/// In the header: all hosts know of the writer's lock.
-const COMMON: u8 = b'1';
-
+/// In the header: which hosts know of the writer's lock.
 const NOT_COMMON: u8 = b'0';
+const COMMON: u8 = b'1';
+const LOCAL: u8 = b'2';
 
 const FILE: u8 = 1;
 const STRETCH: u8 = 2;
@@ -65,8 +65,20 @@ pub struct Unit {
 pub struct Header {
     /// The mark of the writer's host.
     pub host: [u8; HOST_MARK_LEN],
-    /// The writer's lock is known to all hosts.
-    pub has_common_locks: bool,
+    /// Which hosts know of the writer's lock.
+    pub locks: Locks,
+}
+
+/// Which hosts know of a lock on a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Locks {
+    /// That of the process, as far as is known.
+    OfHost,
+    /// All processes that see the file system as a local one, whatever name their host has or had. A server of files need not know those of its
+    /// own processes, nor they its.
+    Local,
+    /// All that see it through a server that keeps locks.
+    OfAllHosts,
 }
 
 /// Why bytes are no journal that this version reads.
@@ -92,11 +104,12 @@ impl Header {
     /// As bytes.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        let common = match self.has_common_locks {
-            true => COMMON,
-            false => NOT_COMMON,
+        let locks = match self.locks {
+            Locks::OfHost => NOT_COMMON,
+            Locks::OfAllHosts => COMMON,
+            Locks::Local => LOCAL,
         };
-        [NAME, VERSION, b"\n", &self.host, &[common]].concat()
+        [NAME, VERSION, b"\n", &self.host, &[locks]].concat()
     }
 
     /// The header and the records that follow it.
@@ -121,10 +134,14 @@ impl Header {
         }
         let header = rest.split_first_chunk::<HOST_MARK_LEN>();
         let (host, rest) = header.ok_or(HeaderError::None)?;
-        let (common, records) = rest.split_first().ok_or(HeaderError::None)?;
+        let (locks, records) = rest.split_first().ok_or(HeaderError::None)?;
         let header = Self {
             host: *host,
-            has_common_locks: *common == COMMON,
+            locks: match *locks {
+                COMMON => Locks::OfAllHosts,
+                LOCAL => Locks::Local,
+                _ => Locks::OfHost,
+            },
         };
         Ok((header, records))
     }
@@ -132,10 +149,10 @@ impl Header {
     /// Whether the lock of its writer means something to a reader.
     ///
     /// * `host`: the reader's mark.
-    /// * `has_common_locks`: the reader sees a file system whose locks are known to all hosts.
+    /// * `own`: of the file as the reader sees it.
     #[must_use]
-    pub fn is_lock_known(&self, host: &[u8], has_common_locks: impl FnOnce() -> bool) -> bool {
-        self.host == *host || (self.has_common_locks && has_common_locks())
+    pub fn is_lock_known(&self, host: &[u8], own: impl FnOnce() -> Locks) -> bool {
+        self.host == *host || (self.locks != Locks::OfHost && self.locks == own())
     }
 }
 
@@ -557,7 +574,7 @@ mod tests {
     fn headers_of_other_versions_are_named() {
         let header = Header {
             host: *b"0123456789abcdef",
-            has_common_locks: true,
+            locks: Locks::OfAllHosts,
         };
         let bytes = header.encode();
         assert_eq!(bytes, b"ropewalk journal 4\n0123456789abcdef1");
@@ -583,22 +600,19 @@ mod tests {
         }
     }
 
-    /// Another host's lock counts where writer and reader see locks that all hosts know.
+    /// Another host's lock counts where writer and reader see locks of one kind, and not those of a server and of its clients.
     #[test]
     fn whose_locks_are_known() {
         let host = *b"0123456789abcdef";
-        for (common, seen, own, known) in [
-            (false, false, true, true),
-            (true, true, false, true),
-            (true, false, false, false),
-            (false, true, false, false),
-        ] {
-            let header = Header {
-                host,
-                has_common_locks: common,
-            };
-            let reader: &[u8] = if own { &host } else { b"fedcba9876543210" };
-            assert_eq!(header.is_lock_known(reader, || seen), known);
+        let all = [Locks::OfHost, Locks::Local, Locks::OfAllHosts];
+        for (locks, seen) in all.iter().flat_map(|one| all.map(|other| (*one, other))) {
+            let header = Header { host, locks };
+            let decoded = Header::decode(&header.encode()).unwrap().0;
+            assert_eq!(decoded, header);
+            assert!(header.is_lock_known(&host, || seen));
+            let is_known = locks == seen && seen != Locks::OfHost;
+            let other = b"fedcba9876543210";
+            assert_eq!(header.is_lock_known(other, || seen), is_known);
         }
     }
 

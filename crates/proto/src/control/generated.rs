@@ -358,6 +358,9 @@ pub struct Options {
     /// with delete: also in a folder that has nothing of the source's names
     #[prost(bool, tag = "65")]
     pub delete_all: bool,
+    /// a destination that cannot hold a file of a tree is an error
+    #[prost(bool, tag = "66")]
+    pub all_or_nothing: bool,
     #[prost(enumeration = "Stays", tag = "52")]
     pub stays: i32,
     /// of files that are not the same, chunks of 1 MiB that the destination has are not sent
@@ -1092,9 +1095,9 @@ pub struct Present {
     pub wrong: ::prost::alloc::vec::Vec<Wrong>,
     #[prost(uint64, tag = "10")]
     pub wrong_more: u64,
-    /// of files that the destination cannot hold; `ranges` has them, `files` does not count them
-    #[prost(uint64, tag = "11")]
-    pub refused_bytes: u64,
+    /// of files that the destination cannot hold; `ranges` has these, too, `files` does not count them
+    #[prost(message, repeated, tag = "11")]
+    pub refused: ::prost::alloc::vec::Vec<Stretch>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Wrong {
@@ -1178,6 +1181,9 @@ pub struct There {
     /// of rows: positions in Open.sinks of the files that it has made
     #[prost(uint32, repeated, tag = "4")]
     pub sinks: ::prost::alloc::vec::Vec<u32>,
+    /// as in Present
+    #[prost(message, repeated, tag = "5")]
+    pub refused: ::prost::alloc::vec::Vec<Stretch>,
 }
 /// Ranges for which no known holder is left.
 #[derive(Clone, PartialEq, ::prost::Message)]

@@ -127,9 +127,12 @@ impl Coordinator {
         })
     }
 
-    /// Whether a source has fewer files than in an earlier round: a file system below it may not be mounted.
+    /// Whether a source of a node that was waited for has fewer files than in an earlier round: a file system below it may not be mounted. Files of
+    /// others go while they are copied.
     pub(super) fn has_shrunk(&self) -> bool {
-        self.nodes.iter().any(|node| {
+        let nodes = (0..).zip(&self.nodes);
+        let mut returned = nodes.filter(|(number, _)| self.has_returned(*number));
+        returned.any(|(_, node)| {
             let before = self.earlier.files.get(&node.setup.name);
             let now = node.opened.iter().flat_map(|opened| &opened.sources);
             let mut sources = before.into_iter().flatten().zip(now);

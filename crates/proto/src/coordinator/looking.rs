@@ -51,7 +51,7 @@ struct Search {
     adopted: RangeSet,
     files: u64,
     passed: (u64, u64),
-    refused: u64,
+    refused: RangeSet,
     taken: u64,
     // Bytes whose contents it has compared, as it last reported; it may compare some again.
     compared: u64,
@@ -68,7 +68,7 @@ impl Search {
         (self.unchanged, self.adopted) = (RangeSet::new(), RangeSet::new());
         self.files = 0;
         self.passed = (0, 0);
-        self.refused = 0;
+        self.refused = RangeSet::new();
         (self.taken, self.compared) = (0, 0);
     }
 
@@ -81,7 +81,8 @@ impl Search {
         self.passed.0 = self.passed.0.saturating_add(present.passed_files);
         self.passed.1 = self.passed.1.saturating_add(present.passed_bytes);
         self.taken = self.taken.saturating_add(present.taken_bytes);
-        self.refused = self.refused.saturating_add(present.refused_bytes);
+        let refused = control::range_set(&present.refused);
+        self.refused = self.refused.union(&refused);
     }
 
     fn is_of(&self, node: &Node) -> bool {
@@ -370,6 +371,7 @@ impl Coordinator {
         search.unchanged = search.unchanged.intersection(&wanted);
         let adopted = search.adopted.intersection(&wanted);
         search.adopted = adopted.difference(&search.unchanged);
+        search.refused = search.refused.intersection(&search.unchanged);
         let there = search.unchanged.union(&search.adopted);
         for receiver in of {
             self.nodes[receiver as usize].have(&there);
@@ -385,7 +387,7 @@ impl Coordinator {
         state.taken_bytes = search.taken.min(state.adopted_bytes);
         state.present_files = search.files;
         (state.passed_files, state.passed_bytes) = search.passed;
-        state.refused_bytes = search.refused;
+        state.refused_bytes = search.refused.len_bytes();
         self.end_looking();
     }
 
@@ -412,6 +414,12 @@ impl Coordinator {
         for adopted in control::stretches(&search.adopted).chunks(STRETCHES_MAX) {
             told.push(There {
                 adopted: adopted.to_vec(),
+                ..There::default()
+            });
+        }
+        for refused in control::stretches(&search.refused).chunks(STRETCHES_MAX) {
+            told.push(There {
+                refused: refused.to_vec(),
                 ..There::default()
             });
         }

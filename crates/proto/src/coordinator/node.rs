@@ -264,7 +264,8 @@ impl Node {
         add(&mut self.present_files, present.files);
         add(&mut self.passed_files, present.passed_files);
         add(&mut self.passed_bytes, present.passed_bytes);
-        add(&mut self.refused_bytes, present.refused_bytes);
+        let refused = control::range_set(&present.refused).len_bytes();
+        add(&mut self.refused_bytes, refused);
         add(&mut self.taken_bytes, present.taken_bytes);
         self.note_wrong(present);
     }

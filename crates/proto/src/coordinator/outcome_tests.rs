@@ -572,7 +572,10 @@ fn numbers_of_what_is_present_are_believed_within_bounds() {
             files: u64::MAX,
             passed_files: u64::MAX,
             passed_bytes: u64::MAX,
-            refused_bytes: u64::MAX,
+            refused: vec![Stretch {
+                start: 0,
+                length: u64::MAX,
+            }],
             taken_bytes: u64::MAX,
             wrong: vec![control::Wrong::default(); 90],
             wrong_more: u64::MAX - 1,
@@ -905,12 +908,14 @@ fn nodes_that_are_gone_and_were_needed_are_named() {
 /// unless the user says so.
 #[test]
 fn what_nodes_that_are_left_out_may_hold_is_not_removed() {
-    for (absent, sources, before, removes) in [
-        (&[][..], Sources::Auto, 1, true),
-        (&["s3"], Sources::Auto, 1, false),
-        (&["s3"], Sources::Replicas, 1, true),
+    for (absent, sources, before, returned, removes) in [
+        (&[][..], Sources::Auto, 1, None, true),
+        (&["s3"], Sources::Auto, 1, None, false),
+        (&["s3"], Sources::Replicas, 1, None, true),
         // It had more files before it was lost.
-        (&[], Sources::Auto, 2, false),
+        (&[], Sources::Auto, 2, Some("s2"), false),
+        // A file went while it was copied.
+        (&[], Sources::Auto, 2, None, true),
     ] {
         let senders = ["s", "s2"].map(|name| with_tree(name, true));
         let nodes: Vec<NodeSetup> = senders.into_iter().chain([with_tree("r", false)]).collect();
@@ -926,6 +931,7 @@ fn what_nodes_that_are_left_out_may_hold_is_not_removed() {
         c.leave_out(absent.iter().map(|name| (*name).into()).collect());
         c.go_on(Earlier {
             files: [("s2".to_owned(), vec![before])].into(),
+            returned: returned.into_iter().map(str::to_owned).collect(),
             ..Earlier::default()
         });
         actions(&mut c);

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use ropewalk_model::journal::{
-    Adopt, Header, Records, Safe, Takeover, Unit, decode, ending, is_worth_keeping, parts_of,
+    Adopt, Header, Locks, Records, Safe, Takeover, Unit, decode, ending, is_worth_keeping, parts_of,
 };
 use ropewalk_model::{Layout, Range, RangeSet, WholeFiles};
 use ropewalk_proto::control;
@@ -112,7 +112,7 @@ impl Sink {
         disk.lock(inode, node);
         let header = Header {
             host: HOST,
-            has_common_locks: true,
+            locks: Locks::OfAllHosts,
         };
         disk.append(inode, &header.encode());
         if is_shared {

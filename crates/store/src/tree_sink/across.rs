@@ -118,7 +118,12 @@ impl Tree {
             .copy_across(staged, dest, (folder, &temporary), (object, entry))
             .and_then(|()| clear().map_err(Unplaceable::of))
             .and_then(|()| {
-                let renamed = rustix::fs::renameat(folder, &*temporary, folder, name);
+                let renamed = match self.leaves_existing() {
+                    true => sys::rename_new((folder, &temporary), (folder, name)),
+                    // That took its time.
+                    false if self.is_newer_there(folder, name, entry) => Err(Errno::EXIST),
+                    false => rustix::fs::renameat(folder, &*temporary, folder, name),
+                };
                 renamed.map_err(Unplaceable::Errno)
             });
         if made.is_err() {
@@ -202,13 +207,27 @@ impl Tree {
             Unplaceable::of(StoreError::from_errno(Operation::SetMetadata, path, errno))
         })?;
         // What has its name is taken for whole by the next transfer, and may have taken the place of an older file.
+        let link = || sys::link(made.as_fd(), folder, temporary);
         rustix::fs::fsync(&made)
             .and_then(|()| match is_named {
                 true => Ok(()),
-                false => sys::link(made.as_fd(), folder, temporary),
+                // The file of another owner may not be linked by a process without that right.
+                false => link().or_else(|errno| match errno {
+                    Errno::PERM => rustix::fs::fchown(&made, Some(self.user), None)
+                        .and_then(|()| link())
+                        .and_then(|()| self.set_all(made.as_fd(), object, file, 0, &times(file)))
+                        .and_then(|_| rustix::fs::fsync(&made)),
+                    errno => Err(errno),
+                }),
             })
             .and_then(|()| self.note_across(made.into()))
             .map_err(Unplaceable::Errno)
+    }
+
+    /// Whether another program has put something there that stays.
+    fn is_newer_there(&self, folder: BorrowedFd<'_>, name: &[u8], entry: &Entry) -> bool {
+        let there = || sys::stat_entry(folder, name);
+        self.may_pass_late() && there().is_ok_and(|stat| self.passes(&stat, entry))
     }
 
     /// The bytes of a file, as the stage has them; holes stay holes.

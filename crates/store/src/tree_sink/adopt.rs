@@ -134,6 +134,11 @@ impl Tree {
                 leftover.is_superseded = false;
                 continue;
             };
+            // For the day when the destination can hold it.
+            if self.refused.early().contains(object as u32) {
+                leftover.is_superseded = false;
+                continue;
+            }
             let entry = &self.entries[object];
             let is_wanted = matches!(entry.kind, EntryKind::File { .. })
                 && !self.unchanged.contains(object as u32);

@@ -25,6 +25,19 @@ impl Sink for TreeSink {
         ))
     }
 
+    fn further_names(&self, offset: u64) -> Vec<String> {
+        let tree = &self.staging.target;
+        let piece = self.staging.layout.locate(offset);
+        let names = piece.and_then(|piece| tree.names.get(&piece.object));
+        let paths = names
+            .into_iter()
+            .flatten()
+            .map(|name| &tree.entry(*name).path);
+        paths
+            .map(|path| String::from_utf8_lossy(path).into_owned())
+            .collect()
+    }
+
     fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), StoreError> {
         self.staging.write_at(offset, bytes)
     }
@@ -73,7 +86,7 @@ impl Sink for TreeSink {
             files: tree.unchanged.len() as u64 - passed_files - refused,
             passed_files,
             passed_bytes,
-            refused_bytes: tree.refused_bytes(&self.staging.layout),
+            refused: tree.refused_ranges(&self.staging.layout),
             taken_bytes,
             wrong: wrong.collect(),
             wrong_more: tree.wrong.len().saturating_sub(WRONG_MAX) as u64,

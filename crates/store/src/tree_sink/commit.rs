@@ -17,12 +17,12 @@ use rustix::io::Errno;
 
 use super::across::Unplaceable;
 use super::extra::{Way, words};
-use super::same::{Same, is_file, is_of_process};
+use super::same::{Same, is_file};
 use super::standing::{heritage_of, is_set};
 use super::{Tree, replaceable};
 use crate::error::{Operation, StoreError};
 use crate::file_systems::FileSystem;
-use crate::folders::Folders;
+use crate::folders::{Folders, is_closed};
 use crate::manifest::{Entry, EntryKind, parent_of};
 use crate::open_files::lock;
 use crate::parallel::{self, FILES_AT_ONCE};
@@ -38,6 +38,7 @@ impl Tree {
         self.gives.store(true, Ordering::Release);
         self.forget_lacking();
         self.forget_unplaced();
+        self.passed_late.store(0, Ordering::Relaxed);
         let Some(root) = &self.root else {
             return self.commit_single(same);
         };
@@ -146,6 +147,10 @@ impl Tree {
         lock(&self.made).retain(|_, object| !omitted.contains(object));
         let mut folders = Folders::new(root.as_fd());
         for &object in omitted {
+            // Nothing of it can be there.
+            if self.refused.early().contains(object) {
+                continue;
+            }
             let entry = &self.entries[object as usize];
             let removed = folders
                 .parent(&entry.path)
@@ -271,7 +276,7 @@ impl Tree {
                 .map_err(|errno| self.failed(Operation::Rename, errno))?;
             let is_there = match self.special_of(0) {
                 Some(special) => Self::is_same_special(&stat, entry, special),
-                None => is_file(&stat, entry),
+                None => is_file(&stat, entry) || self.passes(&stat, entry),
             };
             return match is_there {
                 true => sys::sync_folder(&self.parent)
@@ -309,12 +314,25 @@ impl Tree {
     fn name_single(&self) -> Result<(), StoreError> {
         let standing = sys::stat_entry(self.parent.as_fd(), &self.name);
         let replaces = standing.is_ok();
-        if self.passes_late(standing, self.entry(0)) {
-            self.remove_temporary();
-            lock(&self.landed).passed_files = 1;
+        let stays = |standing| {
+            let stays = self.passes_late(standing, self.entry(0));
+            if stays {
+                self.remove_temporary();
+                lock(&self.landed).passed_files = 1;
+            }
+            stays
+        };
+        if stays(standing) {
             return Ok(());
         }
-        self.rename_stage()?;
+        match self.rename_stage() {
+            Err(StoreError::TakenMeanwhile { .. })
+                if stays(sys::stat_entry(self.parent.as_fd(), &self.name)) =>
+            {
+                return Ok(());
+            }
+            renamed => renamed?,
+        }
         *lock(&self.landed) = Landed {
             merged: None,
             added_files: u64::from(!replaces),
@@ -438,7 +456,7 @@ impl Tree {
     fn stands(&self, folders: &mut Folders<'_>, entry: &Entry) -> Option<bool> {
         let (folder, name) = folders.parent(&entry.path).ok()?;
         let stat = sys::stat_entry(folder, name).ok()?;
-        Some(is_file(&stat, entry))
+        Some(is_file(&stat, entry) || self.passes(&stat, entry))
     }
 
     /// Makes sure that a file stands there with its bytes, mode and time.
@@ -507,9 +525,10 @@ impl Tree {
     fn rename_stage(&self) -> Result<(), StoreError> {
         let (from, to) = (&*self.temporary, &*self.name);
         let (stage, parent) = (self.stage_parent.as_fd(), self.parent.as_fd());
-        let renamed = match self.root {
-            Some(_) => sys::rename_new((stage, from), (parent, to)),
-            None => rustix::fs::renameat(stage, from, parent, to),
+        let is_new = self.root.is_some() || self.leaves_existing();
+        let renamed = match is_new {
+            true => sys::rename_new((stage, from), (parent, to)),
+            false => rustix::fs::renameat(stage, from, parent, to),
         };
         renamed.map_err(|errno| match errno {
             Errno::EXIST | Errno::NOTEMPTY => StoreError::TakenMeanwhile {
@@ -553,16 +572,17 @@ impl Tree {
             }
             let failed =
                 |errno| StoreError::from_errno(Operation::Rename, self.final_path(entry), errno);
-            let is_staged = from.kind(path).map_err(failed)?.is_some();
-            let mut stat_there = || {
-                let (folder, name) = to.parent(path)?;
-                sys::stat_entry(folder, name)
-            };
-            if is_staged && !is_folder && self.passes_late(stat_there(), entry) {
-                continue;
+            // Most are: it is asked where another node, or an earlier attempt, may have moved it.
+            let is_staged = !(moving || is_folder) || from.kind(path).map_err(failed)?.is_some();
+            if self.may_pass_late() && is_staged && !is_folder && !self.is_ours(path) {
+                let there = to.parent(path);
+                let there = there.and_then(|(folder, name)| sys::stat_entry(folder, name));
+                if self.passes_late(there, entry) {
+                    continue;
+                }
             }
             let standing = match to.kind(path) {
-                Err(errno) if !is_of_process(errno) => {
+                Err(errno) if is_closed(errno) => {
                     self.note_unplaced(object, &words(errno));
                     continue;
                 }
@@ -665,6 +685,9 @@ impl Tree {
                 self.note_ours(path);
                 old.insert(path);
                 continue;
+            }
+            if is_across && !entry.is_empty() {
+                self.note_ours(path);
             }
             // What has no bytes is made again by a second commit, and takes its own place.
             let is_first = !entry.is_empty() || self.note_ours(path);

@@ -2,10 +2,10 @@
 //! others are counted.
 //!
 //! ```text
-//!  attributes -> owner's rights, time -> owner, group -> ACLs -> mode -> set-id bits -> security.capability
+//!  attributes, time -> owner, group -> ACLs -> mode -> set-id bits -> security.capability
 //! ```
 //!
-//! Attributes of users need the right to write, which the mode may take away. Until it has its owner and group nobody else has rights:
+//! Attributes of users need the right to write, which the mode may take away. Until it has its owner and group no other user gets rights:
 //! those of the mode are meant for that group. A new owner takes set-id bits and capabilities away.
 
 use std::collections::{HashMap, HashSet};
@@ -29,9 +29,8 @@ const SET_GROUP_BIT: u32 = 0o2000;
 
 const CAPABILITY: &[u8] = b"security.capability";
 
-/// Of a mode: the rights of a group, and of all who are not the owner.
+/// Of a mode: the rights of a group.
 const GROUP: u32 = 0o070;
-const OTHERS: u32 = 0o077;
 
 /// What the access ACL of an entry gives to the owning group, as digits of a mode; `None` without such an ACL. Its layout is that of
 /// Linux, `posix_acl_xattr.h`: a version, then tag, rights and number of each.
@@ -104,21 +103,41 @@ impl Tree {
         };
         let is_special = |name: &[u8]| [ACCESS_ACL, DEFAULT_ACL, CAPABILITY].contains(&name);
         // Before it has another owner.
-        let is_trusted = self.is_trusted(&rustix::fs::fstat(opened)?, object);
+        let stat = rustix::fs::fstat(opened)?;
+        let is_trusted = self.is_trusted(&stat, object);
         self.set_attributes(opened, object, entry, |name| !is_special(name));
         self.remove_inherited(opened, entry);
+        sys::set_times(opened, times)?;
         let mut mode = entry.mode & MODE_MASK;
-        sys::set_metadata(opened, mode & !OTHERS, times)?;
         let path = descriptor(opened);
-        let is_owned = self.set_owner(object, owner, |user, group| {
+        let give = |user, group| {
             rustix::fs::chownat(rustix::fs::CWD, &path, user, group, AtFlags::empty())
-        });
-        self.set_attributes(opened, object, entry, |name| name == DEFAULT_ACL);
-        // The digits of the group are the ACL's mask: without the ACL they would give the group more.
-        if self.set_attributes(opened, object, entry, |name| name == ACCESS_ACL) > 0 {
-            mode &= !GROUP | group_rights(entry).unwrap_or(GROUP);
+        };
+        let was = (stat.st_uid, stat.st_gid);
+        let mut is_owned = lock(&self.kept_state).ids(owner) == was;
+        if is_owned {
+            lock(&self.kept_state).strange.remove(&object);
+        } else {
+            // Rights that it has now and is to have in the end: others are meant for its new group, or its old one.
+            let between = stat.st_mode & mode;
+            if between != stat.st_mode & 0o7777 {
+                sys::set_mode(opened, between)?;
+            }
+            is_owned = self.set_owner(object, owner, give);
+            // Asked once.
+            let may_change = || sys::set_mode(opened, between) != Err(Errno::PERM);
+            if is_owned && !*self.may_change_others.get_or_init(may_change) {
+                // This process may give it away, and then change nothing of it.
+                let (user, group) = (Uid::from_raw(was.0), Gid::from_raw(was.1));
+                give(Some(user), Some(group))?;
+                mode = self.set_rights(opened, object, entry)?;
+                // Notes what it could not give.
+                self.set_owner(object, owner, give);
+                self.note_lacking(object, usize::from(has_capability(entry)));
+                return Ok(mode);
+            }
         }
-        sys::set_mode(opened, mode)?;
+        mode = self.set_rights(opened, object, entry)?;
         let bits = entry.mode & SET_BITS;
         if is_owned && is_trusted && bits != 0 && sys::set_mode(opened, mode | bits).is_ok() {
             mode |= bits;
@@ -131,6 +150,18 @@ impl Tree {
         } else {
             self.note_lacking(object, usize::from(has_capability(entry)));
         }
+        Ok(mode)
+    }
+
+    /// ACLs and mode; the mode that it has then.
+    fn set_rights(&self, opened: BorrowedFd<'_>, object: u32, entry: &Entry) -> Result<u32, Errno> {
+        let mut mode = entry.mode & MODE_MASK;
+        self.set_attributes(opened, object, entry, |name| name == DEFAULT_ACL);
+        // The digits of the group are the ACL's mask: without the ACL they would give the group more.
+        if self.set_attributes(opened, object, entry, |name| name == ACCESS_ACL) > 0 {
+            mode &= !GROUP | group_rights(entry).unwrap_or(GROUP);
+        }
+        sys::set_mode(opened, mode)?;
         Ok(mode)
     }
 

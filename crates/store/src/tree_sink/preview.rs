@@ -85,6 +85,7 @@ impl TreeSink {
         let dest = Dest {
             path: dest,
             mirrors: removes,
+            is_whole: false,
         };
         let (mut tree, layout) = match Tree::open(dest, parts, NO_ID) {
             Ok((tree, layout, _)) => (tree, layout),

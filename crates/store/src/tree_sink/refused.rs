@@ -4,12 +4,12 @@
 //! that cannot be looked into: nothing of them is sent, and they are among what stays as it is, which nothing is written to. Symbolic links are
 //! made on commit, and are refused there.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
-use ropewalk_model::Layout;
+use ropewalk_model::{Layout, RangeSet};
 use rustix::io::Errno;
 
 use super::Tree;
@@ -94,12 +94,46 @@ impl Tree {
 
     /// Leaves out what is below folders of DEST that cannot be looked into: it could not be put there.
     pub(super) fn leave_out_closed(&mut self, same: &Same) {
-        let closed = same.closed.iter();
-        self.leave_out(
-            closed
-                .map(|(object, why)| (*object, Some(why.clone())))
-                .collect(),
-        );
+        if same.closed.is_empty() {
+            return;
+        }
+        let mut found: BTreeMap<u32, Option<String>> = BTreeMap::new();
+        // How many entries of each folder are closed, and why.
+        let mut folders: BTreeMap<&[u8], (u64, &str)> = BTreeMap::new();
+        for one in &same.closed {
+            found.insert(one.object, Some(one.reason.clone()));
+            if one.is_folder {
+                let parent = parent_of(&self.entries[one.object as usize].path);
+                let of_folder = folders.entry(parent.unwrap_or_default());
+                of_folder.or_insert((0, &one.reason)).0 += 1;
+            }
+        }
+        let mut counts: HashMap<&[u8], u64> = HashMap::new();
+        for entry in self.entries.iter() {
+            if let Some(parent) = parent_of(&entry.path).filter(|one| folders.contains_key(one)) {
+                *counts.entry(parent).or_default() += 1;
+            }
+        }
+        let number = |path: &[u8]| self.entries.binary_search_by(|one| one.path[..].cmp(path));
+        let mut closed: HashSet<&[u8]> = HashSet::new();
+        for (path, (count, why)) in &folders {
+            // All that belongs into a folder: it is named, and nothing below it.
+            if counts.get(path) == Some(count)
+                && let Some(folder) = number(path).ok().filter(|_| !path.is_empty())
+            {
+                closed.insert(path);
+                found
+                    .entry(folder as u32)
+                    .or_insert_with(|| Some((*why).to_owned()));
+            }
+        }
+        for (object, why) in &mut found {
+            let parent = parent_of(&self.entries[*object as usize].path);
+            if parent.is_some_and(|parent| closed.contains(parent)) {
+                *why = None;
+            }
+        }
+        self.leave_out(found);
     }
 
     /// Leaves entries out before the first byte, with the further names of files among them.
@@ -159,6 +193,8 @@ impl Tree {
     /// Adds what was left out before the first byte to what stays as it is: nothing of it is written, or looked for.
     pub(super) fn keep_refused(&mut self) {
         self.unchanged.extend(self.refused.early.iter());
+        self.passed
+            .retain(|object| !self.refused.early.contains(object));
     }
 
     /// Whether something below a folder was left out before the first byte.
@@ -168,11 +204,73 @@ impl Tree {
         early.any(|object| self.entries[object as usize].path.starts_with(&below))
     }
 
-    /// Bytes of files that were left out before the first one.
-    pub(super) fn refused_bytes(&self, layout: &Layout) -> u64 {
+    /// Bytes of the data space of files that were left out before the first one.
+    pub(super) fn refused_ranges(&self, layout: &Layout) -> RangeSet {
         let pieces = layout.pieces().iter();
         let refused = pieces.filter(|piece| self.refused.early.contains(piece.object));
-        refused.map(|piece| piece.range.len()).sum()
+        RangeSet::from_ranges(refused.map(|piece| piece.range))
+    }
+
+    /// Of a shared copy: leaves out the files that its first node cannot hold, and no others that have bytes, which are sent.
+    ///
+    /// * `refused`: bytes of the data space, of whole files.
+    pub(super) fn leave_out_as_first(&mut self, layout: &Layout, refused: &RangeSet) {
+        let mut told = BTreeMap::new();
+        // Folders and files that were left out here, and have bytes that are sent.
+        let mut wanted: HashSet<&[u8]> = HashSet::new();
+        let mut wanted_files: HashSet<u32> = HashSet::new();
+        for piece in layout.pieces() {
+            let object = piece.object;
+            if refused.contains_range(piece.range) {
+                let reason = "the first node that writes this copy cannot hold it";
+                told.insert(object, Some(reason.to_owned()));
+            } else if self.refused.early.contains(object) {
+                wanted_files.insert(object);
+                let mut path = Some(&self.entries[object as usize].path[..]);
+                while let Some(above) = path.and_then(parent_of) {
+                    wanted.insert(above);
+                    path = Some(above);
+                }
+            }
+        }
+        // What is not possible after all shows at the end.
+        let is_wanted = |object: u32| {
+            let entry = &self.entries[object as usize];
+            let first = self.first_of(object).unwrap_or(object);
+            let parent = parent_of(&entry.path).unwrap_or_default();
+            wanted_files.contains(&first)
+                || wanted.contains(&entry.path[..])
+                || !parent.is_empty() && wanted.contains(parent)
+        };
+        let early = self.refused.early.iter();
+        let dropped: Vec<u32> = early.filter(|object| is_wanted(*object)).collect();
+        let mut all = lock(&self.refused.all);
+        for object in &dropped {
+            all.remove(object);
+        }
+        drop(all);
+        for object in dropped {
+            self.refused.early.remove(object);
+        }
+        let is_any = !self.refused.all().is_empty();
+        self.refused.is_any.store(is_any, Ordering::Release);
+        self.leave_out(told);
+    }
+
+    /// # Errors
+    /// [`StoreError::CannotHold`] for the first entry that is left out.
+    pub(super) fn check_all_held(&self) -> Result<(), StoreError> {
+        let all = self.refused.all();
+        let mut named = all
+            .iter()
+            .filter_map(|(object, why)| Some((*object, why.clone()?)));
+        match named.next() {
+            None => Ok(()),
+            Some((object, reason)) => Err(StoreError::CannotHold {
+                path: self.final_path(self.entry(object)),
+                reason,
+            }),
+        }
     }
 
     /// Leaves a symbolic link out, where the file system refuses it for what it is.

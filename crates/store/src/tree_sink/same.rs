@@ -33,7 +33,7 @@ use super::{Tree, replaceable};
 use crate::error::{Operation, StoreError};
 use crate::file_systems::FileSystem;
 use crate::filter::Filter;
-use crate::folders::Folders;
+use crate::folders::{Folders, is_closed};
 use crate::manifest::{Entry, EntryKind, Kept, parent_of};
 use crate::open_files::lock;
 use crate::{parallel, sys};
@@ -129,8 +129,8 @@ pub(super) struct Same {
     pub(super) known: Known,
     /// Entries whose names something of another kind has, which makes way for them.
     pub(super) in_the_way: Vec<u32>,
-    /// Entries whose names cannot be looked at, in order, and why.
-    pub(super) closed: Vec<(u32, String)>,
+    /// In order.
+    pub(super) closed: Vec<Closed>,
 }
 
 impl Same {
@@ -193,7 +193,16 @@ struct Looked {
     files: Vec<File>,
     places: Vec<(u32, Named)>,
     in_the_way: Vec<u32>,
-    closed: Vec<(u32, String)>,
+    closed: Vec<Closed>,
+}
+
+/// An entry whose name cannot be looked at.
+#[derive(Debug)]
+pub(super) struct Closed {
+    pub object: u32,
+    pub reason: String,
+    /// Its folder is what cannot be looked into.
+    pub is_folder: bool,
 }
 
 /// A file that has the name of an entry.
@@ -343,9 +352,14 @@ impl Tree {
             }
             let failed =
                 |errno| StoreError::from_errno(Operation::Inspect, self.final_path(entry), errno);
-            let closed = |errno| match is_of_process(errno) {
-                true => Err(failed(errno)),
-                false => Ok((object, words(errno))),
+            let closed = |errno, is_folder: bool| match is_closed(errno) {
+                true => Ok(Closed {
+                    object,
+                    reason: words(errno),
+                    // Rights to look at a name are those of its folder.
+                    is_folder: is_folder || matches!(errno, Errno::ACCESS | Errno::PERM),
+                }),
+                false => Err(failed(errno)),
             };
             let (folder, name) = match folders.parent(&entry.path) {
                 Ok(found) => found,
@@ -358,7 +372,7 @@ impl Tree {
                     continue;
                 }
                 Err(errno) => {
-                    looked.closed.push(closed(errno)?);
+                    looked.closed.push(closed(errno, true)?);
                     continue;
                 }
             };
@@ -371,7 +385,7 @@ impl Tree {
                     continue;
                 }
                 Err(errno) => {
-                    looked.closed.push(closed(errno)?);
+                    looked.closed.push(closed(errno, false)?);
                     continue;
                 }
             };
@@ -606,7 +620,12 @@ impl Tree {
         (bytes, self.passed.len() as u64)
     }
 
-    /// Whether what stands under the name of an entry now stays, though it did not when the copy began: another program has written it since.
+    /// Whether something may stay that did not when the copy began.
+    pub(super) fn may_pass_late(&self) -> bool {
+        self.stays != Stays::Same
+    }
+
+    /// Whether what has the name of an entry now stays, though it did not when the copy began: another program has written it since.
     /// Then the entry is counted, and gets no name.
     pub(super) fn passes_late(&self, stat: Result<Stat, Errno>, entry: &Entry) -> bool {
         let passes = self.stays != Stays::Same && stat.is_ok_and(|stat| self.passes(&stat, entry));
@@ -720,11 +739,6 @@ impl Tree {
             }
         }
     }
-}
-
-/// Whether a system call fails for what this process lacks, whatever it is asked for.
-pub(super) fn is_of_process(errno: Errno) -> bool {
-    matches!(errno, Errno::MFILE | Errno::NFILE | Errno::NOMEM)
 }
 
 /// Whether nothing has a name: nothing can have one that the file system does not have.

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 
 use super::Tree;
 use crate::error::{Operation, StoreError};
-use crate::folders::Folders;
+use crate::folders::{Folders, is_closed};
 use crate::manifest::{Entry, EntryKind, parent_of};
 use crate::open_files::lock;
 use crate::sys;
@@ -124,6 +124,8 @@ impl Tree {
                     // It makes way for a folder, or is below such a thing.
                     Ok(Some(kind)) if kind != FileType::Directory => None,
                     Err(Errno::NOTDIR | Errno::LOOP) if self.mirrors.is_some() => None,
+                    // The commit finds that out, too.
+                    Err(errno) if is_closed(errno) => None,
                     found => found.map_err(failed)?,
                 };
                 if found.is_some() {
@@ -160,6 +162,11 @@ impl Tree {
             stood.before.entry(path).or_insert(was);
         }
         stood.is_taken_over = true;
+    }
+
+    /// Whether an earlier attempt to commit has put an entry into DEST.
+    pub(super) fn is_ours(&self, path: &[u8]) -> bool {
+        lock(&self.stood).ours.contains(path)
     }
 
     /// An entry was put into DEST that was not there; whether for the first time.
@@ -272,11 +279,11 @@ impl Tree {
     }
 
     /// Gives a new folder of the stage, and all below it, what they are to have before it is moved to DEST: others may change what is there,
-    /// and a commit that is killed leaves nothing that the next copy takes for a folder that somebody has closed. The owner's rights stay
+    /// and a commit that is killed leaves nothing that the next copy takes for a folder that another user has closed. The owner's rights stay
     /// until all is moved.
     ///
     /// * `below`: entries that are moved with it.
-    /// * `given`: what the folder that it comes into passes on, where the stage passed on something else.
+    /// * `given`: what the folder that it gets into passes on, where the stage passed on something else.
     pub(super) fn finish_staged(
         &self,
         root: &OwnedFd,
@@ -328,7 +335,7 @@ impl Tree {
         let Some(first) = &finished.first else {
             return Ok(());
         };
-        // A node that takes over looks into folders: one that nobody may search is closed when all are moved.
+        // A node that takes over looks into folders: one that may not be searched is closed when all are moved.
         let may_search = |mode: u32| mode & 0o100 != 0 || self.user.is_root();
         for object in &finished.closed {
             let known = lock(&self.stood).finished.get(object).copied();
