@@ -134,7 +134,7 @@ fn is_resumable(request: &Request) -> bool {
         && objects.all(|object| is_file(&object.object))
 }
 
-/// Whether a round is followed by another one at once, as no node is gone and holders refused what is missing: another look at their
+/// Whether a round is followed by another one without a wait for nodes, as none is gone and holders refused what is missing: another look at their
 /// sources may find it. Where files keep changing one more is as far from the end, so there is one at most.
 ///
 /// * `has_repeated`: there was one.

@@ -101,7 +101,7 @@ impl Limits {
             names.longest = names.longest.max(name.len());
         }
         let is_refused =
-            |name: &[u8]| matches!(attempt(folder, name), Err(errno) if is_of_name(errno));
+            |name: &[u8]| matches!(attempt(folder, name, || ()), Err(errno) if is_of_name(errno));
         let known = rustix::fs::fstatvfs(folder).map_or(0, |known| known.f_namemax as usize);
         if known > 0 && names.longest > known {
             let long = [begin, &vec![b'x'; names.longest]].concat();
@@ -173,24 +173,19 @@ fn is_of_name(errno: Errno) -> bool {
     matches!(errno, Errno::INVAL | Errno::ILSEQ | Errno::NAMETOOLONG)
 }
 
-/// Makes a file and removes it.
-fn attempt(folder: &OwnedFd, name: &[u8]) -> Result<(), Errno> {
+/// Makes a file, removes it, and gives what was seen meanwhile.
+fn attempt<T>(folder: &OwnedFd, name: &[u8], look: impl FnOnce() -> T) -> Result<T, Errno> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let made = rustix::fs::openat(folder, name, flags, Mode::RUSR | Mode::WUSR);
-    made.map(|_| {
-        let _ = rustix::fs::unlinkat(folder, name, AtFlags::empty());
-    })
+    rustix::fs::openat(folder, name, flags, Mode::RUSR | Mode::WUSR)?;
+    let seen = look();
+    let _ = rustix::fs::unlinkat(folder, name, AtFlags::empty());
+    Ok(seen)
 }
 
 /// Whether a file that is made under one name is found under another one.
 fn finds(folder: &OwnedFd, made: &[u8], found: &[u8]) -> bool {
-    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let opened = rustix::fs::openat(folder, made, flags, Mode::RUSR | Mode::WUSR);
-    let found = opened.is_ok() && sys::stat_entry(folder.as_fd(), found).is_ok();
-    if opened.is_ok() {
-        let _ = rustix::fs::unlinkat(folder, made, AtFlags::empty());
-    }
-    found
+    let look = || sys::stat_entry(folder.as_fd(), found).is_ok();
+    attempt(folder, made, look).unwrap_or(false)
 }
 
 /// Entries whose paths differ from that of an earlier one in case only, with that one, by number.

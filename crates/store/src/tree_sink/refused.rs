@@ -215,6 +215,9 @@ impl Tree {
     ///
     /// * `refused`: bytes of the data space, of whole files.
     pub(super) fn leave_out_as_first(&mut self, layout: &Layout, refused: &RangeSet) {
+        if refused.is_empty() && self.refused.early.is_empty() {
+            return;
+        }
         let mut told = BTreeMap::new();
         // Folders and files that were left out here, and have bytes that are sent.
         let mut wanted: HashSet<&[u8]> = HashSet::new();
