@@ -37,6 +37,17 @@ impl Holdings {
         held.is_ok_and(|(source, held)| held >= range.len() && source.is_small_file(range))
     }
 
+    /// Files that grew while they were read, as [`Source::grown`] says, of all sources together.
+    pub fn grown(&self, most: usize) -> (Vec<Vec<u8>>, u64) {
+        let (mut all, mut more) = (Vec::new(), 0);
+        for (_, source) in &self.sources {
+            let (paths, rest) = source.grown(most - all.len());
+            all.extend(paths);
+            more += rest;
+        }
+        (all, more)
+    }
+
     /// The number of the file system that a byte of the data is on, as [`Source::file_system`] says.
     pub fn file_system(&self, offset: u64) -> Option<u64> {
         self.source(offset).ok()?.0.file_system()

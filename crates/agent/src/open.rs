@@ -9,8 +9,8 @@ use std::sync::Arc;
 use ropewalk_model::{Layout, Piece, Range, RangeSet};
 use ropewalk_proto::control::{self, Existing, OpenedSource, Row, sink, source};
 use ropewalk_store::{
-    Buffer, BufferSource, FileList, FileSource, Filter, FilterRule, Keep, LeftOut, PatternSource,
-    Roots, Scan, Scanning, Source, Stand, Standing, StoreError,
+    Buffer, BufferSource, FileList, FileSource, Filter, FilterRule, Growth, Keep, LeftOut,
+    PatternSource, Roots, Scan, Scanning, Source, Stand, Standing, StoreError,
 };
 
 use crate::AgentError;
@@ -94,10 +94,10 @@ impl TreeRoot {
     }
 
     /// The files, from a data-space offset on.
-    pub fn open(&self, scan: &Scan, base: u64) -> Result<FileSource, AgentError> {
+    pub fn open(&self, scan: &Scan, base: u64, growth: Growth) -> Result<FileSource, AgentError> {
         Ok(match self {
-            Self::One(root) => FileSource::open_tree(root, scan, base)?,
-            Self::Bundle(things) => FileSource::open_bundle(things, scan, base)?,
+            Self::One(root) => FileSource::open_tree_with(root, scan, base, growth)?,
+            Self::Bundle(things) => FileSource::open_bundle_with(things, scan, base, growth)?,
         })
     }
 }

@@ -27,6 +27,9 @@ mod tests;
 pub(crate) use rails::OverRail;
 use rails::Rails;
 
+/// Files that are named of those that grew while they were read.
+const GROWN_MAX: usize = 64;
+
 enum State {
     // Peers may connect a moment before this node's own plan arrives.
     Waiting,
@@ -172,6 +175,15 @@ impl Serving {
         }
         let all = (all.streams > 0 || all.segments > 0).then_some(all);
         (all, rails)
+    }
+
+    /// Files that grew while they were read, and were read as far as they were scanned: the first ones, below the root of their source, and how
+    /// many more there are.
+    pub fn grown(&self) -> (Vec<Vec<u8>>, u64) {
+        match &*self.state.lock() {
+            State::Ready(holdings) => holdings.grown(GROWN_MAX),
+            State::Waiting | State::Failed(_) | State::Stopped => (Vec::new(), 0),
+        }
     }
 
     fn set(&self, state: State) {

@@ -12,7 +12,7 @@ use ropewalk_lane::seal::PairSecret;
 use ropewalk_model::{Layout, Range, RangeSet};
 use ropewalk_proto::control::{self, FromAgent, from_agent, to_agent};
 use ropewalk_proto::report::ErrorKind;
-use ropewalk_store::{BufferSource, PatternSource, Scanning, Source, StoreError};
+use ropewalk_store::{BufferSource, Growth, PatternSource, Scanning, Source, StoreError};
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::AgentError;
@@ -214,6 +214,10 @@ impl Transfer {
         parts: &[control::Part],
     ) -> Result<Holdings, AgentError> {
         let mut holdings = Holdings::default();
+        let growth = match self.member.options.as_scanned {
+            true => Growth::LeftOut,
+            false => Growth::Refused,
+        };
         for (at, source) in self.sources.lock().iter().enumerate() {
             let base = source_bases.get(at).copied().unwrap_or(0);
             match source {
@@ -227,7 +231,7 @@ impl Transfer {
                         start: base,
                         end: base.saturating_add(scan.manifest.data_len()),
                     };
-                    let source: Arc<dyn Source> = Arc::new(root.open(scan, base)?);
+                    let source: Arc<dyn Source> = Arc::new(root.open(scan, base, growth)?);
                     holdings.sources.push((RangeSet::from(range), source));
                     for (part, _) in parts
                         .iter()
@@ -535,12 +539,14 @@ impl Transfer {
             (None, true) => "incomplete; what a later copy cannot go on with is removed".into(),
             (None, false) => "done".into(),
         };
+        let grown = self.serving.grown();
         self.end(discard, true, &outcome);
         if let Some(fetch) = &fetch {
             fetch.await_made();
         }
         finished.safe = fetch.as_ref().map_or(0, |fetch| fetch.safe());
         finished.left = fetch.map(|fetch| fetch.left()).unwrap_or_default();
+        (finished.grown, finished.grown_more) = grown;
         finished.sent = self.serving.sent();
         finished.best_second = self.serving.best_second();
         finished.usage = Some(self.member.usage());

@@ -298,6 +298,7 @@ impl Desk {
             | Event::Reached { .. }
             | Event::Awaiting { .. }
             | Event::Returned { .. }
+            | Event::Repeating { .. }
             | Event::Asking { .. }
             | Event::Uploaded { .. }
             | Event::Comparing { .. }

@@ -507,6 +507,7 @@ impl MoveArgs {
             delta: false,
             verify_kept: false,
             compares: false,
+            as_scanned: false,
             // `copy` has options for these.
             archive: false,
             dry_run: false,

@@ -125,7 +125,7 @@ impl Progress {
                 let line = match event {
                     Event::Awaiting { .. } if *awaiting => awaited_words(event),
                     Event::Waiting { .. } if is_new => waiting_words(event),
-                    Event::Returned { .. } => waiting_words(event),
+                    Event::Returned { .. } | Event::Repeating { .. } => waiting_words(event),
                     // It stays on that host.
                     Event::Uploaded { message, .. } => format!("note: {}", escape::line(message)),
                     _ => return,
@@ -202,7 +202,7 @@ impl Bars {
                 self.total.set_style(style(TEXT));
                 self.total.set_message(waiting_words(event));
             }
-            Event::Returned { .. } => {
+            Event::Returned { .. } | Event::Repeating { .. } => {
                 let _ = self.screen.println(waiting_words(event));
                 self.total.set_message("reaching the nodes");
             }
@@ -379,7 +379,9 @@ fn plain_line(event: &Event, last: &mut Option<Instant>) -> Option<String> {
             escape::line(node)
         )),
         Event::Awaiting { .. } => Some(awaited_words(event)),
-        Event::Waiting { .. } | Event::Returned { .. } => Some(waiting_words(event)),
+        Event::Waiting { .. } | Event::Returned { .. } | Event::Repeating { .. } => {
+            Some(waiting_words(event))
+        }
         Event::Asking { .. } => None,
         Event::Planned { .. } => Some(planned_words(event)),
         Event::Progress {

@@ -1,6 +1,7 @@
 //! Real processes killed while they move: what completes, what is reported, what is left behind.
 
-use std::io::{BufRead, BufReader, Read};
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Arc;
@@ -410,17 +411,29 @@ fn a_source_that_changes_is_read_again() {
     }
 }
 
-/// Gives a file another time again and again, until it is dropped.
+/// Changes a file again and again, until it is dropped.
 struct Toucher(Arc<AtomicBool>, Option<std::thread::JoinHandle<()>>);
 
 impl Toucher {
+    /// Gives it another time.
     fn of(path: PathBuf) -> Self {
+        Self::with(path, |file| {
+            file.set_modified(std::time::SystemTime::now()).unwrap();
+        })
+    }
+
+    /// Appends to it.
+    fn appending(path: PathBuf) -> Self {
+        Self::with(path, |mut file| file.write_all(b"line\n").unwrap())
+    }
+
+    fn with(path: PathBuf, change: fn(&File)) -> Self {
         let is_over = Arc::new(AtomicBool::new(false));
         let seen = is_over.clone();
-        let file = std::fs::File::options().write(true).open(path).unwrap();
+        let file = File::options().append(true).open(path).unwrap();
         let work = move || {
             while !seen.load(Ordering::Relaxed) {
-                file.set_modified(std::time::SystemTime::now()).unwrap();
+                change(&file);
                 std::thread::sleep(Duration::from_millis(5));
             }
         };
@@ -505,6 +518,49 @@ fn a_file_that_changes_is_named() {
                 assert_eq!(left[0]["certain"], true);
             }
         }
+    }
+}
+
+/// A file that a program appends to all the time is copied as it was when it was scanned, the second time, and named; where the copy is to be
+/// whole or not at all it is missing. Alone, and among others.
+#[test]
+fn a_file_that_grows_is_copied_as_it_was() {
+    for (of, option) in [("big", None), ("big/f2", None), ("big", Some("--atomic"))] {
+        let scene = Scene::new();
+        let (a, c) = (scene.tree("a"), scene.receiver("c"));
+        let grown = a.root.join("big/f2");
+        let before = std::fs::read(&grown).unwrap();
+        let appending = Toucher::appending(grown.clone());
+        let mut ends = vec![a.at(of), c.at("copy")];
+        ends.extend(option.map(str::to_owned));
+        let (status, report) = scene.copy(&ends).end();
+        drop(appending);
+        if option.is_some() {
+            assert_eq!(status, Some(3), "{report:#}");
+            assert_eq!(report["missing_files"][0]["file"], "big/f2");
+            assert_eq!(report["grown"].as_array().unwrap().len(), 0);
+            continue;
+        }
+        assert_eq!(status, Some(0), "{report:#}");
+        let name = Path::new(of).file_name().unwrap().to_str().unwrap();
+        let (file, copied) = match name {
+            "big" => ("big/f2", c.root.join("copy/f2")),
+            _ => ("f2", c.root.join("copy")),
+        };
+        let copied = std::fs::read(copied).unwrap();
+        let now = std::fs::read(&grown).unwrap();
+        assert!(copied.len() >= before.len() && now.starts_with(&copied));
+        let named = report["grown"].as_array().unwrap();
+        assert_eq!(named.len(), 1, "{report:#}");
+        assert_eq!(named[0]["file"], file, "{report:#}");
+        let notes = report["notes"].as_array().unwrap();
+        assert_eq!(notes.len(), 1, "{notes:#?}");
+        let note = notes[0].as_str().unwrap();
+        assert!(
+            note.starts_with("grew while") && note.ends_with(file),
+            "{note}"
+        );
+        assert_eq!(report["destinations"][0]["complete"], true);
     }
 }
 

@@ -339,6 +339,7 @@ pub(crate) fn final_report(
     report.timeline = timeline::timeline(coordinator, moving, report.finish_seconds);
     tell_missing(&mut report, coordinator, outcome);
     (report.left_out, report.left_out_more) = coordinator.left_out();
+    (report.grown, report.grown_more) = coordinator.grown();
     let landing = &mut report.landing;
     (landing.not_removed, landing.not_removed_more) = coordinator.not_removed();
     (landing.not_placed, landing.not_placed_more) = coordinator.not_placed();

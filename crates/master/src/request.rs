@@ -242,6 +242,8 @@ pub struct Options {
     pub verify_kept: bool,
     /// With `dry_run`: all that differs is listed, of a comparison and not of a copy.
     pub compares: bool,
+    /// Files of sources that grow while they are read are copied as they were when they were scanned; else they are refused.
+    pub as_scanned: bool,
     /// Whether owners, groups, set-id bits, extended attributes and ACLs are part of a copy.
     pub archive: bool,
     /// Nothing is made: receivers list what they would do.
@@ -408,6 +410,7 @@ impl Default for Options {
             delta: false,
             verify_kept: false,
             compares: false,
+            as_scanned: false,
             archive: false,
             dry_run: false,
             lists: false,

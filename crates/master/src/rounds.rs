@@ -14,6 +14,7 @@
 //! journals at the destinations, where the next one finds it, as another command would. So there is no state of a pause, and whatever a
 //! node has forgotten does no harm.
 
+mod repeat;
 mod sum;
 mod wait;
 
@@ -41,9 +42,6 @@ use crate::request::{
 };
 use crate::setup::{Before, check, links_note};
 use crate::speeds;
-
-/// How long after a round sources that changed are read again.
-const REPETITION_PAUSE: Duration = Duration::from_secs(1);
 
 /// Answers of nodes that were reached before, by their positions.
 type Known = BTreeMap<usize, Result<Reached, Failure>>;
@@ -132,34 +130,6 @@ fn is_resumable(request: &Request) -> bool {
         && options.lane != LaneKind::Mpi
         && !options.dry_run
         && objects.all(|object| is_file(&object.object))
-}
-
-/// Whether a round is followed by another one without a wait for nodes, as none is gone and holders refused what is missing: another look at their
-/// sources may find it. Where files keep changing one more is as far from the end, so there is one at most.
-///
-/// * `has_repeated`: there was one.
-fn is_repeated(request: &Request, report: &Report, after: &After, has_repeated: bool) -> bool {
-    !has_repeated
-        && report.outcome == Outcome::Partial
-        && after.has_moved
-        && after.has_refused
-        && after.gone.is_empty()
-        && !report.missing_files.is_empty()
-        && is_resumable(request)
-}
-
-/// Said before that.
-fn repetition(report: &Report) -> String {
-    let files: BTreeSet<&str> = report.missing_files.iter().map(|one| &*one.file).collect();
-    match report.missing_files_more.saturating_add(files.len() as u64) {
-        1 => {
-            "1 file changed, or could not be read, while it was copied: its sources are read again"
-                .into()
-        }
-        files => format!(
-            "{files} files changed, or could not be read, while they were copied: their sources are read again"
-        ),
-    }
 }
 
 /// Whether of each destination that readers of rows share one can look what is there: else it has no journal.
@@ -350,7 +320,7 @@ impl Transfer<'_> {
                 self.earlier.add(std::mem::take(&mut after.earlier));
             }
             let has_repeated = self.repeated_at.is_some();
-            let repeats = is_repeated(&request, &report, &after, has_repeated);
+            let repeats = repeat::is_due(&request, &report, &after, has_repeated);
             // Ranks start together.
             let is_over = after.gone.is_empty() && !repeats
                 || self.cancel.is_cancelled()
@@ -363,7 +333,10 @@ impl Transfer<'_> {
             }
             let complete_bytes = leave_out_complete(&mut request, &after);
             let next = match repeats {
-                true => Some(self.repeat(&report).await),
+                true => {
+                    request.options.as_scanned = repeat::takes_as_scanned(&request);
+                    Some(self.repeat(&report).await)
+                }
                 false => self.wait_for(&after, &mut request, &mut report).await,
             };
             match next {
@@ -381,13 +354,10 @@ impl Transfer<'_> {
     /// connections of a round end with it.
     async fn repeat(&mut self, report: &Report) -> Known {
         self.repeated_at = Some(self.rounds.len() + 1);
-        let seconds = self.began.elapsed().as_secs_f64();
-        self.tell(Event::Note {
-            seconds,
-            message: repetition(report),
-        });
+        let files = repeat::files(report);
+        self.tell(Event::Repeating { files });
         tokio::select! {
-            () = tokio::time::sleep(REPETITION_PAUSE) => {}
+            () = tokio::time::sleep(repeat::PAUSE) => {}
             () = self.cancel.cancelled() => {}
         }
         Known::new()
@@ -555,12 +525,11 @@ fn unreached(nodes: &[NodeRequest], answers: &Answers) -> Vec<Gone> {
 #[cfg(test)]
 mod tests {
     use ropewalk_proto::coordinator::Complete;
-    use ropewalk_proto::report::MissingFile;
 
     use super::*;
     use crate::request::{Destinations, ObjectRequest, Options, Same};
 
-    fn node(name: &str, port: u16, object: Object) -> NodeRequest {
+    pub(super) fn node(name: &str, port: u16, object: Object) -> NodeRequest {
         NodeRequest {
             name: name.into(),
             reach: Reach::Attached {
@@ -580,7 +549,7 @@ mod tests {
         }
     }
 
-    fn path() -> Object {
+    pub(super) fn path() -> Object {
         Object::Path(b"/x".to_vec())
     }
 
@@ -673,106 +642,6 @@ mod tests {
         ] {
             assert!(!is_resumable(&request), "{request:?}");
         }
-    }
-
-    fn missing(file: &str) -> MissingFile {
-        MissingFile {
-            node: "b".into(),
-            file: file.into(),
-            bytes: 1,
-            reason: "it changed since it was scanned".into(),
-        }
-    }
-
-    /// Sources that changed are read again, once, where a further round finds what the first one wrote.
-    #[test]
-    fn sources_that_changed_are_read_again_once() {
-        let trees = Mapping::Trees {
-            sources: Sources::Auto,
-            destinations: Destinations::Copies,
-        };
-        let request = Request {
-            label: None,
-            nodes: vec![node("a", 1, path()), node("b", 2, path())],
-            mapping: trees,
-            links: Vec::new(),
-            options: Options::default(),
-        };
-        let report = Report {
-            missing_files: vec![missing("f")],
-            ..Report::ended(Outcome::Partial)
-        };
-        let after = || After {
-            has_moved: true,
-            has_refused: true,
-            ..After::default()
-        };
-        assert!(is_repeated(&request, &report, &after(), false));
-        assert!(!is_repeated(&request, &report, &after(), true));
-        // Nothing has moved, all refusals were overcome or left out at the start, or a node is gone.
-        let unmoved = After {
-            has_moved: false,
-            ..after()
-        };
-        let unrefused = After {
-            has_refused: false,
-            ..after()
-        };
-        let gone = After {
-            gone: vec![Gone {
-                node: "a".into(),
-                reason: "gone".into(),
-            }],
-            ..after()
-        };
-        for after in [unmoved, unrefused, gone] {
-            assert!(!is_repeated(&request, &report, &after, false), "{after:?}");
-        }
-        for outcome in [
-            Outcome::Done,
-            Outcome::Failed,
-            Outcome::Refused,
-            Outcome::Cancelled,
-        ] {
-            let report = Report {
-                outcome,
-                ..report.clone()
-            };
-            assert!(!is_repeated(&request, &report, &after(), false));
-        }
-        let none = Report::ended(Outcome::Partial);
-        assert!(!is_repeated(&request, &none, &after(), false));
-        // What has no journal, or is not written, would be sent again.
-        let changes: [fn(&mut Request); 5] = [
-            |request| request.options.same = Same::Sent,
-            |request| request.options.sync = false,
-            |request| request.options.dry_run = true,
-            |request| request.options.lane = LaneKind::Mpi,
-            |request| request.nodes[1].sources[0].object = Object::Null,
-        ];
-        for change in changes {
-            let mut other = request.clone();
-            change(&mut other);
-            assert!(!is_repeated(&other, &report, &after(), false), "{other:?}");
-        }
-    }
-
-    /// The note names each file once, whatever number of receivers lack it.
-    #[test]
-    fn files_that_are_read_again_are_counted_once() {
-        let mut report = Report {
-            missing_files: vec![missing("f"), missing("f")],
-            ..Report::ended(Outcome::Partial)
-        };
-        let text = repetition(&report);
-        assert!(
-            text.starts_with("1 file changed, or could not be read"),
-            "{text}"
-        );
-        report.missing_files.push(missing("g"));
-        report.missing_files_more = 3;
-        let text = repetition(&report);
-        assert!(text.starts_with("5 files changed"), "{text}");
     }
 
     /// Nodes that joined stay, those that left do not, those that were left out may be back, and no agent is there twice.

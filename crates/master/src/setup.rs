@@ -262,6 +262,7 @@ pub(crate) fn setup(request: &Request, id: uuid::Uuid, before: &Before) -> (Setu
         lists: options.lists,
         delete: options.delete,
         delete_all: options.delete_all || has_source_name(&request.nodes),
+        as_scanned: options.as_scanned,
         all_or_nothing: options.incomplete == Incomplete::Removed,
         hard_links: options.hard_links,
         stays: options.stays.into(),

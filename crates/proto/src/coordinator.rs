@@ -18,7 +18,7 @@
 //!
 //! | concern | file |
 //! |---|---|
-//! | layout of the data, replicas, what is odd | `layout`, `left_out`, `source_lists`, `probe`, `places`, `overlaps`, `replicas` |
+//! | layout of the data, replicas, what is odd | `layout`, `left_out`, `grown`, `source_lists`, `probe`, `places`, `overlaps`, `replicas` |
 //! | what destinations have, dry runs, `--delete` | `looking`, `shared_rows`, `listing`, `removal` |
 //! | plans, and what each node is sent of them; receivers that hand on | `plan`, `groups`; `relay` |
 //! | moving work while bytes flow | `balancer` decides, `rounds` carries out |
@@ -48,6 +48,7 @@ mod clock;
 mod finish;
 mod gone;
 mod groups;
+mod grown;
 mod layout;
 mod left_out;
 mod life;

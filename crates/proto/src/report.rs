@@ -101,6 +101,12 @@ pub enum Event {
         /// How long they were waited for.
         seconds: f64,
     },
+    /// Nothing moves for a moment: files changed, or could not be read, while they were copied, and their sources are read again. As with
+    /// [`Event::Returned`] all nodes are reached again for that.
+    Repeating {
+        /// How many, each counted once.
+        files: u64,
+    },
     /// ssh may ask something at the terminal, until the next event.
     Asking {
         /// Name of the node.
@@ -405,6 +411,12 @@ pub struct Report {
     /// Further ones, beyond those listed.
     #[serde(default)]
     pub left_out_more: u64,
+    /// Files that grew while they were copied, of which the copies have what they were when they were scanned.
+    #[serde(default)]
+    pub grown: Vec<GrownReport>,
+    /// Further ones, beyond those listed.
+    #[serde(default)]
+    pub grown_more: u64,
     /// Each copy, or place that rows write to.
     #[serde(default)]
     pub destinations: Vec<DestinationReport>,
@@ -501,6 +513,8 @@ impl Report {
             missing_files_more: 0,
             left_out: Vec::new(),
             left_out_more: 0,
+            grown: Vec::new(),
+            grown_more: 0,
             destinations: Vec::new(),
             left: Vec::new(),
             replicas: None,
@@ -595,6 +609,15 @@ pub struct LeftOutReport {
 impl LeftOutReport {
     /// What the note begins with that names the first ones at the start.
     pub const NOTE: &str = "left out of the copy: ";
+}
+
+/// A file that grew while it was copied, and of which the copies have what it was when it was scanned.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GrownReport {
+    /// Name of a sender that read it.
+    pub node: String,
+    /// The file, below the tree's folder and with its name.
+    pub file: String,
 }
 
 /// One copy, or the place that rows write to.

@@ -67,7 +67,7 @@ pub use retry::{RETRIES, persist};
 pub use roots::{Access, Roots};
 pub use sink::{Landed, NullSink, Present, Removed, Sink, SinkExtent, Unit, Wrong};
 pub use source::{
-    Extent, FileSource, Identity, SMALL_FILE_MAX, Source, file_number, identity, open_whole,
+    Extent, FileSource, Growth, Identity, SMALL_FILE_MAX, Source, file_number, identity, open_whole,
 };
 pub use staging::{make_folder, remove_empty_folder, remove_temporary, temporary_paths};
 pub use tree_sink::{

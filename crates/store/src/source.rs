@@ -1,13 +1,13 @@
 //! Sources of bytes: files and trees. Memory is in [`crate::PatternSource`] and [`crate::BufferSource`].
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::ffi::OsStr;
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use ropewalk_model::{CHUNK_LEN, Layout, Piece, Range};
 use rustix::fs::{Advice, FileType, Mode, OFlags, Stat};
@@ -68,6 +68,22 @@ pub trait Source: Send + Sync {
     fn file_system(&self) -> Option<u64> {
         None
     }
+
+    /// Files that have grown since they were scanned and were read as far as they were then: the paths of the first `most`, below the root, and how
+    /// many more there are.
+    fn grown(&self, _most: usize) -> (Vec<Vec<u8>>, u64) {
+        (Vec::new(), 0)
+    }
+}
+
+/// What a source does with a file that has grown since it was scanned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Growth {
+    /// It has changed.
+    #[default]
+    Refused,
+    /// It is read as far as it was then: what programs append to is never at rest.
+    LeftOut,
 }
 
 /// Longer files are no small ones: the kernel reads them ahead, and the answers that opening takes are little of their time. The largest unit.
@@ -188,6 +204,8 @@ pub struct FileSource {
     file_system: Option<u64>,
     /// Further names of files that have several, by number: found when the first name of one cannot be opened.
     further: OnceLock<HashMap<u32, Vec<u32>>>,
+    /// Of [`Growth::LeftOut`]: the files that have grown.
+    grown: Option<Mutex<BTreeSet<u32>>>,
 }
 
 #[derive(Debug)]
@@ -261,6 +279,7 @@ impl FileSource {
             open: OpenFiles::new(),
             further: OnceLock::new(),
             file_system: None,
+            grown: None,
         };
         for (object, wanted) in wanted.into_iter().enumerate() {
             let object = object as u32;
@@ -295,6 +314,23 @@ impl FileSource {
     /// that does not fit the data space. For one file
     /// also [`StoreError::Shrank`] or [`StoreError::Changed`]; for files of a tree reading gives these.
     pub fn open_tree(root: &Path, scan: &Scan, base: u64) -> Result<Self, StoreError> {
+        Self::open_tree_with(root, scan, base, Growth::Refused)
+    }
+
+    /// As [`FileSource::open_tree`].
+    ///
+    /// With [`Growth::LeftOut`] a file that is the scanned one, and longer, is read as far as it was scanned, whatever its time is now:
+    /// [`Source::grown`] names it. What a program has written over is then read as it is.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn open_tree_with(
+        root: &Path,
+        scan: &Scan,
+        base: u64,
+        growth: Growth,
+    ) -> Result<Self, StoreError> {
+        let grown = (growth == Growth::LeftOut).then(Mutex::default);
         let layout = scan.manifest.layout(base)?;
         let scan = scan.clone();
         let failed = |errno| StoreError::from_errno(Operation::Open, root, errno);
@@ -309,6 +345,7 @@ impl FileSource {
                 open: OpenFiles::new(),
                 further: OnceLock::new(),
                 file_system: None,
+                grown,
             };
             // A special file has no bytes, and is never opened.
             if is_file {
@@ -328,6 +365,7 @@ impl FileSource {
             },
             open: OpenFiles::new(),
             further: OnceLock::new(),
+            grown,
         })
     }
 
@@ -343,6 +381,20 @@ impl FileSource {
         scan: &Scan,
         base: u64,
     ) -> Result<Self, StoreError> {
+        Self::open_bundle_with(things, scan, base, Growth::Refused)
+    }
+
+    /// As [`FileSource::open_bundle`], and [`FileSource::open_tree_with`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn open_bundle_with(
+        things: &[(Vec<u8>, PathBuf)],
+        scan: &Scan,
+        base: u64,
+        growth: Growth,
+    ) -> Result<Self, StoreError> {
+        let grown = (growth == Growth::LeftOut).then(Mutex::default);
         let layout = scan.manifest.layout(base)?;
         let mut opened = Vec::new();
         for (name, path) in things {
@@ -375,6 +427,7 @@ impl FileSource {
             },
             open: OpenFiles::new(),
             further: OnceLock::new(),
+            grown,
         })
     }
 
@@ -538,6 +591,13 @@ impl FileSource {
         if found.len < known.identity.len {
             return Err(self.shrank(object));
         }
+        if found.len > known.identity.len
+            && known.version.is_same_file(&Version::of(stat))
+            && let Some(grown) = &self.grown
+        {
+            lock(grown).insert(object);
+            return Ok(());
+        }
         let change = if found != known.identity {
             Some(Change::Contents)
         } else {
@@ -615,6 +675,10 @@ impl FileSource {
     }
 }
 
+fn lock(grown: &Mutex<BTreeSet<u32>>) -> std::sync::MutexGuard<'_, BTreeSet<u32>> {
+    grown.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// What a scan says of the file at this place.
 fn scanned(scan: &Scan, at: usize) -> Option<Known> {
     let entry = scan.manifest.entries.get(at)?;
@@ -676,6 +740,25 @@ impl Source for FileSource {
 
     fn file_system(&self) -> Option<u64> {
         self.file_system
+    }
+
+    fn grown(&self, most: usize) -> (Vec<Vec<u8>>, u64) {
+        let Some(grown) = &self.grown else {
+            return (Vec::new(), 0);
+        };
+        let entries = match &self.objects {
+            Objects::One { scan, .. }
+            | Objects::Tree { scan, .. }
+            | Objects::Bundle { scan, .. } => &scan.manifest.entries[..],
+            Objects::Paths(..) => &[],
+        };
+        let grown = lock(grown);
+        let paths = grown
+            .iter()
+            .filter_map(|&object| entries.get(object as usize));
+        let paths: Vec<_> = paths.take(most).map(|entry| entry.path.clone()).collect();
+        let more = grown.len() - paths.len();
+        (paths, more as u64)
     }
 
     fn read_at(&self, mut offset: u64, mut buf: &mut [u8]) -> Result<(), StoreError> {

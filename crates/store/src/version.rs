@@ -47,6 +47,11 @@ impl Version {
         }
     }
 
+    /// Whether both are known to be of one file, whatever it holds.
+    pub(crate) fn is_same_file(&self, found: &Self) -> bool {
+        self.inode != 0 && (self.device, self.inode) == (found.device, found.inode)
+    }
+
     /// How a file that was of this version is now of another; `None` when it is not, or when that is not known.
     ///
     /// * `names`: how many it has now.
@@ -54,8 +59,7 @@ impl Version {
         if self.inode == 0 || found.inode == 0 || self == found {
             return None;
         }
-        let same_file = (self.device, self.inode) == (found.device, found.inode);
-        Some(match same_file {
+        Some(match self.is_same_file(found) {
             true if names == 0 => Change::Removed,
             true => Change::Inode,
             false => Change::Replaced,

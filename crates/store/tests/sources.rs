@@ -5,8 +5,8 @@ use std::path::Path;
 
 use ropewalk_model::{Layout, Piece, Range};
 use ropewalk_store::{
-    Change, Entry, EntryKind, FileSource, Manifest, OPEN_FILES_MAX, SMALL_FILE_MAX, Scan, Source,
-    StoreError, identity,
+    Change, Entry, EntryKind, Extent, FileSource, Growth, Manifest, OPEN_FILES_MAX, SMALL_FILE_MAX,
+    Scan, Source, StoreError, identity,
 };
 
 mod support;
@@ -81,6 +81,65 @@ fn a_time_set_back_hides_nothing() {
         words.contains("time set back") && words.contains("mode, owner or links"),
         "{words}"
     );
+}
+
+/// A file that has grown is refused, or read as far as it was scanned, and named; not one that is shorter, that only has another time, or
+/// that took the name.
+#[test]
+fn files_that_grow_are_read_as_they_were() {
+    use std::io::Write as _;
+
+    let (_keep, folder) = folder();
+    let path = folder.join("file");
+    let append = || {
+        let mut file = std::fs::OpenOptions::new().append(true).open(&path);
+        file.as_mut().unwrap().write_all(b"more").unwrap();
+    };
+    let open = |growth| {
+        place(&path);
+        let scan = Scan::read(&folder).unwrap();
+        let alone = Scan::read(&path).unwrap();
+        let things = [(b"t".to_vec(), folder.clone())];
+        let bundle = Scan::bundle(vec![(b"t".to_vec(), scan.clone())]).unwrap();
+        [
+            FileSource::open_tree_with(&folder, &scan, 0, growth).unwrap(),
+            FileSource::open_tree_with(&path, &alone, 0, growth).unwrap(),
+            FileSource::open_bundle_with(&things, &bundle, 0, growth).unwrap(),
+        ]
+    };
+    let mut buf = [0; 1000];
+    for source in open(Growth::Refused) {
+        append();
+        assert!(source.read_at(0, &mut buf).is_err());
+        assert_eq!(source.grown(9), (Vec::new(), 0));
+    }
+    let names: [&[u8]; 3] = [b"file", b"", b"t/file"];
+    for (source, name) in open(Growth::LeftOut).iter().zip(names) {
+        append();
+        source.read_at(0, &mut buf).unwrap();
+        assert!(buf[..] == bytes(1, 1000)[..]);
+        assert!(matches!(
+            source.extent(0, 1000),
+            Ok(Extent::File { len: 1000, .. })
+        ));
+        assert_eq!(source.grown(9), (vec![name.to_vec()], 0));
+        assert_eq!(source.grown(0), (Vec::new(), 1));
+    }
+    let changes: [&dyn Fn(); 3] = [
+        &|| std::fs::write(&path, [1; 999]).unwrap(),
+        &|| rewrite(&path, 99),
+        &|| {
+            std::fs::write(folder.join("other"), [1; 2000]).unwrap();
+            std::fs::rename(folder.join("other"), &path).unwrap();
+        },
+    ];
+    for change in changes {
+        for source in open(Growth::LeftOut) {
+            change();
+            assert!(source.read_at(0, &mut buf).is_err());
+            assert_eq!(source.grown(9), (Vec::new(), 0));
+        }
+    }
 }
 
 /// A file of a tree that became a folder is called a changed one, and no advice is given on ranges of bytes; of rows it is.

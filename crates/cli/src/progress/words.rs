@@ -86,7 +86,7 @@ fn few(names: &[String]) -> String {
     }
 }
 
-/// Nodes that were lost and are waited for, or are back.
+/// Nodes that were lost and are waited for, or are back; sources that are read again.
 pub(crate) fn waiting_words(event: &Event) -> String {
     match event {
         Event::Waiting {
@@ -104,6 +104,14 @@ pub(crate) fn waiting_words(event: &Event) -> String {
                 escape::line(reason)
             )
         }
+        Event::Repeating { files: 1 } => {
+            "1 file changed, or could not be read, while it was copied: its sources are read again"
+                .to_owned()
+        }
+        Event::Repeating { files } => format!(
+            "{} files changed, or could not be read, while they were copied: their sources are read again",
+            thousands(*files)
+        ),
         Event::Returned { returned, seconds } => format!(
             "reached {} again after {}",
             few(returned),

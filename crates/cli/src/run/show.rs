@@ -127,6 +127,7 @@ pub(crate) fn keeping(event: &Event) -> Keeping {
         Event::Reached { .. } => Keeping::Joined(5),
         Event::HandedOver { .. }
         | Event::Returned { .. }
+        | Event::Repeating { .. }
         | Event::Asking { .. }
         | Event::Uploaded { .. }
         | Event::Planned { .. }

@@ -275,6 +275,7 @@ fn run(
                     | Event::AwaitingEnd { .. }
                     | Event::Removing { .. }
                     | Event::Returned { .. }
+                    | Event::Repeating { .. }
                     | Event::Ended { .. }
             )
         );

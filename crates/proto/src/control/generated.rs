@@ -358,6 +358,9 @@ pub struct Options {
     /// with delete: also in a folder that has nothing of the source's names
     #[prost(bool, tag = "65")]
     pub delete_all: bool,
+    /// of files that grow while they are read, senders send what they were when they were scanned
+    #[prost(bool, tag = "67")]
+    pub as_scanned: bool,
     /// a destination that cannot hold a file of a tree is an error
     #[prost(bool, tag = "66")]
     pub all_or_nothing: bool,
@@ -1389,6 +1392,12 @@ pub struct Finished {
     /// what stays under temporary names; a few at most
     #[prost(message, repeated, tag = "30")]
     pub left: ::prost::alloc::vec::Vec<Leftover>,
+    /// of a sender, below its sources: files that have grown since they were scanned; a few at most
+    #[prost(bytes = "vec", repeated, tag = "40")]
+    pub grown: ::prost::alloc::vec::Vec<::prost::alloc::vec::Vec<u8>>,
+    /// how many there are beyond those
+    #[prost(uint64, tag = "41")]
+    pub grown_more: u64,
     /// bytes of those it received that are on stable storage, where it ends before all are there
     #[prost(uint64, tag = "31")]
     pub safe: u64,

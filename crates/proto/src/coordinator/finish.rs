@@ -289,6 +289,7 @@ impl Coordinator {
         }
         self.note_not_listed();
         self.note_not_placed();
+        self.note_grown();
         self.observe_last_waits();
         if let Some(ended_at) = self.clock.last_done_at {
             self.note_second(ended_at, true);

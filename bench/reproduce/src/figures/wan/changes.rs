@@ -155,6 +155,7 @@ impl Followed {
             | Event::Awaiting { .. }
             | Event::Waiting { .. }
             | Event::Returned { .. }
+            | Event::Repeating { .. }
             | Event::Asking { .. }
             | Event::Uploaded { .. }
             | Event::Comparing { .. }
