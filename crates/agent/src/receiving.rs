@@ -449,6 +449,12 @@ impl Fetch {
         self.state.lock().node.fetch().ledger().wanted_bytes()
     }
 
+    /// Its share of the transfer's limit, bytes per second; 0: there is none.
+    pub fn limit(&self) -> u64 {
+        let limit = self.state.lock().node.fetch().limit();
+        limit.map_or(0, |rate| rate.0)
+    }
+
     /// Safe bytes.
     pub fn delivered(&self) -> u64 {
         self.state.lock().node.safe_bytes()

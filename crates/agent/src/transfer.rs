@@ -367,6 +367,7 @@ impl Transfer {
             wanted: fetch.as_ref().map_or(0, |f| f.wanted()),
             delivered: fetch.as_ref().map_or(0, |f| f.delivered()),
             checked: fetch.as_ref().map_or(0, |f| f.checked()),
+            limit: fetch.as_ref().map_or(0, |f| f.limit()),
             sent: self.serving.sent(),
             age: self.member.now().0,
             phase: if fetch.is_some() || self.serving.started() {

@@ -26,6 +26,9 @@ pub const TRANSFERS_MAX: usize = 1000;
 /// Nodes of a transfer that are shown.
 pub const NODES_MAX: usize = 64;
 
+/// A share of a limit from which on that is what held the bytes back.
+const NEAR: f64 = 0.88;
+
 /// A sender's threads that wait for requests, unless others of it are busy for this part of the time, wait for other nodes.
 const BUSY: f64 = 0.1;
 
@@ -122,6 +125,8 @@ pub struct Sample {
     pub safe: u64,
     /// Bytes that are wanted; absent where that is not known.
     pub total: Option<u64>,
+    /// Of an agent that receives: its share of the transfer's limit, bytes per second.
+    pub limit: Option<u64>,
     /// Rate, where its process knows it.
     pub bits_per_second: Option<f64>,
     /// Expected time left.
@@ -551,6 +556,21 @@ fn shares(times: Vec<(BottleneckCause, u64)>, node: &str) -> Vec<BottleneckRepor
         .collect()
 }
 
+/// What held a receiver back: its limit, where it reached that, else what its threads did.
+fn of_limited(part: &Part, node: &str) -> Option<Vec<BottleneckReport>> {
+    part.sample.receiving?;
+    let limit = part.sample.limit.map(|limit| limit as f64 * 8.0);
+    let is_at_limit =
+        limit.is_some_and(|limit| part.lately.received_bits_per_second >= NEAR * limit);
+    Some(match is_at_limit {
+        true => vec![BottleneckReport {
+            node: None,
+            ..cause(BottleneckCause::Limit, node, 1.0)
+        }],
+        false => of_receiver(&part.lately.receiving, node),
+    })
+}
+
 /// What held a receiver's threads back. Where they do nothing any more, it is making bytes safe.
 fn of_receiver(spent: &Spent, node: &str) -> Vec<BottleneckReport> {
     use BottleneckCause as Of;
@@ -584,15 +604,10 @@ fn of_sender(spent: &Spent, node: &str) -> Vec<BottleneckReport> {
 
 /// What held the nodes that were seen back: receivers, and in the part of the time in which these waited for bytes, senders.
 fn causes(parts: &[&Part], names: &[String]) -> Vec<BottleneckReport> {
-    let side = |of: fn(&Spent, &str) -> Vec<BottleneckReport>,
-                spent: fn(&Part) -> Option<Spent>| {
-        let found = parts
-            .iter()
-            .zip(names)
-            .filter_map(|(part, name)| Some((spent(part)?, name)));
-        let found: Vec<_> = found.map(|(spent, place)| of(&spent, place)).collect();
+    let side = |of: fn(&Part, &str) -> Option<Vec<BottleneckReport>>| {
+        let found = parts.iter().zip(names);
         let found: Vec<_> = found
-            .into_iter()
+            .filter_map(|(part, name)| of(part, name))
             .filter(|shares| !shares.is_empty())
             .collect();
         let nodes = found.len().max(1) as f64;
@@ -603,11 +618,10 @@ fn causes(parts: &[&Part], names: &[String]) -> Vec<BottleneckReport> {
         })
         .collect::<Vec<_>>()
     };
-    let receivers = side(of_receiver, |part| {
-        part.sample.receiving.map(|_| part.lately.receiving)
-    });
-    let senders = side(of_sender, |part| {
-        part.sample.sending.map(|_| part.lately.sending)
+    let receivers = side(of_limited);
+    let senders = side(|part, name| {
+        part.sample.sending?;
+        Some(of_sender(&part.lately.sending, name))
     });
     let mut out = match (receivers.is_empty(), senders.is_empty()) {
         (true, _) => senders,
@@ -624,6 +638,18 @@ fn causes(parts: &[&Part], names: &[String]) -> Vec<BottleneckReport> {
             own.into_iter().chain(senders).collect()
         }
     };
+    // That of all receivers is one.
+    let is_limit = |one: &BottleneckReport| one.cause == BottleneckCause::Limit;
+    let limit: f64 = out
+        .iter()
+        .filter(|one| is_limit(one))
+        .map(|one| one.share)
+        .sum();
+    let mut is_first = true;
+    out.retain_mut(|one| !is_limit(one) || std::mem::take(&mut is_first));
+    if let Some(one) = out.iter_mut().find(|one| is_limit(one)) {
+        one.share = limit;
+    }
     out.sort_by(|a, b| b.share.total_cmp(&a.share));
     out
 }

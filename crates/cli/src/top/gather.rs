@@ -290,6 +290,7 @@ fn of_part(process: u32, line: &TransferStatus) -> Sample {
         sent: line.sent,
         received: line.checked,
         safe: line.delivered,
+        limit: Some(line.limit).filter(|limit| *limit > 0),
         total: is_transfer.then_some(line.wanted),
         blocks: (kind == Kind::Stream).then_some(line.blocks),
         connections: is_tunnel.then_some(line.connections),

@@ -210,6 +210,12 @@ impl Receiving {
         self.pace.set(rate, now);
     }
 
+    /// The receiving rate at most allowed.
+    #[must_use]
+    pub fn limit(&self) -> Option<ByteRate> {
+        self.pace.rate()
+    }
+
     /// So many more bytes arrived on the lane: its speed shows before a unit is whole.
     pub fn handle_bytes(&mut self, lane: LaneId, bytes: u64) {
         self.pairs[lane].come += bytes;

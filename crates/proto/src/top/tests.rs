@@ -263,6 +263,32 @@ fn a_sender_alone_is_shown() {
     assert_eq!(look(5, 100).bottlenecks[0].cause, BottleneckCause::Peers);
 }
 
+/// A receiver that gets what its limit allows is held back by that, whatever its threads do.
+#[test]
+fn a_limit_that_is_reached_is_named() {
+    let cause = |limit| {
+        let mut watch = Watch::default();
+        let sample = |second: u64| Sample {
+            seconds: second as f64,
+            received: second * 100,
+            limit,
+            receiving: Some(Spent {
+                processor: second,
+                ..Spent::default()
+            }),
+            ..agent("a", 2)
+        };
+        watch.observe(at(0), &[seen("n", &[sample(0)])], 0);
+        let mut report = watch.observe(at(1), &[seen("n", &[sample(1)])], 0);
+        let row = report.transfers.remove(0);
+        row.bottlenecks[0].cause
+    };
+    assert_eq!(cause(Some(105)), BottleneckCause::Limit);
+    for limit in [None, Some(200)] {
+        assert_eq!(cause(limit), BottleneckCause::ReceiverProcessor);
+    }
+}
+
 /// After the last byte a receiver makes it safe.
 #[test]
 fn the_end_is_syncing() {

@@ -50,6 +50,11 @@ impl Pace {
         self.tokens = (self.tokens + rate * passed).min(rate * SAVED_TIME_MAX.0 as f64);
     }
 
+    /// The rate; `None`: no limit.
+    pub fn rate(&self) -> Option<ByteRate> {
+        self.rate
+    }
+
     /// Whether there is a limit.
     pub fn is_limited(&self) -> bool {
         self.rate.is_some()
