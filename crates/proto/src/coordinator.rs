@@ -49,6 +49,8 @@ mod finish;
 mod gone;
 mod groups;
 mod grown;
+#[cfg(test)]
+mod hostile_tests;
 mod layout;
 mod left_out;
 mod life;

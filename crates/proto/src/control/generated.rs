@@ -1692,6 +1692,9 @@ pub struct TransferStatus {
     /// final paths of what it writes here, of many the first
     #[prost(string, repeated, tag = "16")]
     pub paths: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// receiving rate at most, bytes per second; 0 = none
+    #[prost(uint64, tag = "21")]
+    pub limit: u64,
 }
 /// A node's part in a stream: a process of each group. They are started; no file has its name yet.
 #[derive(Clone, PartialEq, ::prost::Message)]
