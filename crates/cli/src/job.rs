@@ -70,6 +70,14 @@ pub(crate) fn stop() {
     IS_STOPPED.store(true, Ordering::Relaxed);
 }
 
+/// Ends a transfer in order, as a signal asks for: that of a job will be asked for again.
+pub(crate) fn end(cancel: &Cancel) {
+    match as_job() {
+        Ok(Some(_)) => cancel.put_off(),
+        Ok(None) | Err(_) => cancel.cancel(),
+    }
+}
+
 /// The exit status of an interrupted command: of a job that was stopped, [`EXIT_STOPPED`].
 pub(crate) fn interrupted() -> u8 {
     match IS_STOPPED.load(Ordering::Relaxed) && matches!(as_job(), Ok(Some(_))) {
@@ -128,7 +136,7 @@ impl Job {
                 let _ = members.limit(least.map(ByteRate));
             }
             stop();
-            cancel.cancel();
+            cancel.put_off();
         };
         let _ = std::thread::Builder::new().name("job".into()).spawn(listen);
     }

@@ -171,7 +171,7 @@ impl Loop {
         }
         let note = "stopping; press Ctrl-C again to quit at once";
         self.screen.put(Shown::Note(note.to_owned()));
-        self.cancel.cancel();
+        job::end(&self.cancel);
     }
 
     /// Shows the rest, and the end.

@@ -370,3 +370,55 @@ fn stopped_runs_go_on() {
     place.run(&["queue", "--wait", "1"]).assert_status(0);
     assert!(std::fs::read(place.path("a")).unwrap() == bytes(20 << 20, 5));
 }
+
+/// What a run has made safe when its master is killed, or ended by a signal, is there for the next run: the job will be done. What a job had that
+/// is cancelled is removed as at Ctrl-C.
+#[test]
+fn what_stopped_runs_made_safe_is_kept() {
+    for end in [Some(Signal::KILL), Some(Signal::TERM), None] {
+        let place = Place::new();
+        std::fs::write(place.path("data"), bytes(30 << 20, 5)).unwrap();
+        let mut serving = Serving::start(&place, &["--limit", "4MB/s"]);
+        let id = hand_over(&place, &["data", "copy"]);
+        wait_for("bytes that are safe", || {
+            let status = place.run(&["status", "--json"]);
+            let running = listed(&status);
+            let safe = running.first()?["progress"]["delivered_bytes"].as_u64()?;
+            (safe > 3 << 20).then_some(())
+        });
+        let left = || {
+            let names = std::fs::read_dir(place.path(".")).unwrap();
+            let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+            names
+                .filter(|name| name.starts_with(".copy.ropewalk-"))
+                .count()
+        };
+        let process = job(&place, id)["process"].as_u64().unwrap();
+        match end {
+            Some(signal) => {
+                serving.signal(signal);
+                serving.0.wait().unwrap();
+            }
+            None => {
+                place
+                    .run(&["queue", "--cancel", &id.to_string()])
+                    .assert_status(0);
+            }
+        }
+        wait_for("the end of the run", || {
+            let is_over = !std::path::Path::new(&format!("/proc/{process}")).exists();
+            is_over.then_some(())
+        });
+        if end.is_none() {
+            assert_eq!(left(), 0);
+            continue;
+        }
+        assert!(left() > 0, "{end:?}");
+        let _serving = Serving::start(&place, &[]);
+        place
+            .run(&["queue", "--wait", &id.to_string()])
+            .assert_status(0);
+        assert!(std::fs::read(place.path("copy")).unwrap() == bytes(30 << 20, 5));
+        assert_eq!(left(), 0);
+    }
+}

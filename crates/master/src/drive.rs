@@ -39,7 +39,16 @@ const PROGRESS_WITHIN: Duration = Duration::from_secs(1);
 
 /// Ends a transfer from outside. Clones share one switch.
 #[derive(Clone, Debug)]
-pub struct Cancel(Arc<watch::Sender<bool>>);
+pub struct Cancel(Arc<watch::Sender<Wish>>);
+
+/// How a transfer is to end before its time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wish {
+    None,
+    Cancel,
+    /// It will be asked for again.
+    Later,
+}
 
 impl Default for Cancel {
     fn default() -> Self {
@@ -50,24 +59,36 @@ impl Default for Cancel {
 impl Cancel {
     /// A switch that is not thrown.
     pub fn new() -> Self {
-        Self(Arc::new(watch::Sender::new(false)))
+        Self(Arc::new(watch::Sender::new(Wish::None)))
     }
 
     /// Throws the switch: the transfer ends within a second.
     pub fn cancel(&self) {
-        self.0.send_replace(true);
+        self.0.send_replace(Wish::Cancel);
+    }
+
+    /// As [`cancel`](Self::cancel), of a transfer that will be asked for again: as where one has failed, less of what is safe is removed
+    /// (`KEPT_MIN_FAILED` of the journals). After [`cancel`](Self::cancel) nothing changes.
+    pub fn put_off(&self) {
+        self.0.send_if_modified(|wish| {
+            let is_first = *wish == Wish::None;
+            if is_first {
+                *wish = Wish::Later;
+            }
+            is_first
+        });
     }
 
     /// Whether it was thrown.
     pub fn is_cancelled(&self) -> bool {
-        *self.0.borrow()
+        *self.0.borrow() != Wish::None
     }
 
     /// Completes once it is cancelled.
     pub async fn cancelled(&self) {
         let mut seen = self.0.subscribe();
         // The sender lives as long as `self`.
-        let _ = seen.wait_for(|thrown| *thrown).await;
+        let _ = seen.wait_for(|wish| *wish != Wish::None).await;
     }
 }
 
@@ -290,7 +311,10 @@ impl Driver {
             tokio::select! {
                 () = cancel.cancelled(), if !is_cancelled => {
                     is_cancelled = true;
-                    self.coordinator.handle_cancel();
+                    match *cancel.0.borrow() {
+                        Wish::Later => self.coordinator.handle_put_off(),
+                        Wish::None | Wish::Cancel => self.coordinator.handle_cancel(),
+                    }
                 }
                 text = &mut lost, if !are_lost => {
                     are_lost = true;

@@ -427,6 +427,12 @@ impl Coordinator {
         }
     }
 
+    /// As [`handle_cancel`](Self::handle_cancel), of a transfer that will be asked for again: nodes keep as much as where one has failed.
+    pub fn handle_put_off(&mut self) {
+        self.ending.is_put_off |= !self.ending.is_cancelled;
+        self.handle_cancel();
+    }
+
     fn end_cancelled(&mut self) {
         self.end(Outcome::Cancelled, Some("interrupted".into()));
     }

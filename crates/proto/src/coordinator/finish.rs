@@ -31,6 +31,8 @@ pub(super) struct Ending {
     /// Since when only reports are awaited.
     pub farewell_since: Option<Instant>,
     pub is_cancelled: bool,
+    /// Of one that is cancelled: it will be asked for again.
+    pub is_put_off: bool,
     pub failure: Option<Failure>,
     /// Of a transfer that a node refused: what kind of error that was.
     pub refusal: Option<ErrorKind>,
@@ -199,7 +201,7 @@ impl Coordinator {
             let finish = control::Finish {
                 commit: order.commit,
                 discard: order.discard,
-                interrupted: self.ending.is_cancelled,
+                interrupted: self.ending.is_cancelled && !self.ending.is_put_off,
                 ..finish
             };
             self.send(node, to_agent::Body::Finish(finish));

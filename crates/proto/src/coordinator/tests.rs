@@ -687,6 +687,26 @@ fn a_transfer_that_is_cancelled_early_ends_at_once() {
     assert!(c.notes().is_empty(), "{:?}", c.notes());
 }
 
+/// Nodes keep more of a transfer that will be asked for again, unless it was cancelled before that.
+#[test]
+fn a_transfer_that_is_put_off_is_not_interrupted() {
+    for is_cancelled_first in [false, true] {
+        let (mut c, _) = started(vec![
+            node("a", &[(0, 100)], &[], None),
+            node("b", &[], &[(0, 100)], None),
+        ]);
+        if is_cancelled_first {
+            c.handle_cancel();
+        }
+        c.handle_put_off();
+        let asked = actions(&mut c);
+        let [to_agent::Body::Finish(finish)] = &sent(&asked, 1)[..] else {
+            panic!("{asked:?}")
+        };
+        assert_eq!(finish.interrupted, is_cancelled_first);
+    }
+}
+
 /// A cancelled transfer ends once all nodes have removed what is temporary, or are gone; where it is to be kept they remove
 /// nothing, and only where whole files are to have their names they rename those.
 #[test]
