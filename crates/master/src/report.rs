@@ -426,6 +426,8 @@ fn named(cause: Cause, share: f64, name: impl Fn(u32) -> Option<String>) -> Bott
         Cause::Opening(node) => (Of::Opening, Ok(node), None),
         Cause::Comparing(node) => (Of::Comparing, Ok(node), None),
         Cause::Limit => (Of::Limit, Err(None), None),
+        Cause::Silence(node) => (Of::Silence, Ok(node), None),
+        Cause::Absence => (Of::Absence, Err(None), None),
     };
     BottleneckReport {
         cause,

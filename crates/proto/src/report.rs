@@ -901,6 +901,10 @@ pub enum BottleneckCause {
     Syncing,
     /// The limit of the transfer.
     Limit,
+    /// A node that did not answer for 2 s or more: its host, agent or network.
+    Silence,
+    /// The process of the command did not run for 2 s or more: it was stopped, or its host was.
+    Absence,
     /// Other nodes, whose agents were not asked: only of what one agent knows of a transfer, in `top`.
     Peers,
 }

@@ -69,6 +69,8 @@ pub(crate) fn name(one: &BottleneckReport) -> String {
         Of::Space => at("a full disk at"),
         Of::Syncing => at("syncing at"),
         Of::Limit => "--limit".into(),
+        Of::Silence => at("the silence of"),
+        Of::Absence => "this command, which did not run,".into(),
         Of::Peers => at("other nodes than"),
     }
 }
@@ -110,6 +112,8 @@ pub(crate) fn advice(one: &BottleneckReport, encrypted: bool) -> &'static str {
             "use a disk that syncs faster; --no-sync leaves it to the system, and a power cut may lose the copy"
         }
         Of::Peers => "name the hosts of the other nodes, too: `ropewalk top HOST...`",
+        Of::Silence => "see why its host, agent or network did not answer",
+        Of::Absence => "see what stopped it: Ctrl-Z, a signal, a host that slept",
         Of::Limit => "raise it: `ropewalk limit ID RATE` while it runs",
     }
 }

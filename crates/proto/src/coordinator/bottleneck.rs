@@ -9,6 +9,7 @@
 //!                                                        connection is full -> path; its window, its losses, or a known speed
 //!                                                        waits for requests -> round trips
 //!  all receivers together near the limit       -> the limit
+//!  a node that has not answered for 2 s        -> its silence, whatever it said last
 //! ```
 //!
 //! Of several receivers at once, the time is dealt by the bytes that each still lacks: the last one decides when the transfer ends.
@@ -40,6 +41,9 @@ const LOOK_TIME: Nanos = Nanos::from_millis(250);
 /// Threads of a sender that wait for requests are idle ones of other receivers, unless nearly all do. Those of receivers that are done
 /// stay until the end, and do not count.
 const BUSY: f64 = 0.1;
+
+/// Nodes report twice a second and more: what one did that has been silent for so long is not known.
+const SILENCE_TIME: Nanos = Nanos::from_secs(2);
 
 /// Something that can hold bytes back. Nodes are numbers; of pairs, the sender is first.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -74,6 +78,10 @@ pub enum Cause {
     Comparing(u32),
     /// The transfer's limit.
     Limit,
+    /// A node that did not answer.
+    Silence(u32),
+    /// The process of the master did not run.
+    Absence,
 }
 
 /// Segments over one rail, or over all.
@@ -311,6 +319,57 @@ impl Coordinator {
         self.deal(node, receiving, status.checked, compares, now);
     }
 
+    /// The time in which receivers were silent is that of their silence.
+    pub(super) fn deal_silence(&mut self, now: Instant) {
+        let Some(moving_at) = self.clock.moving_at else {
+            return;
+        };
+        for number in 0..self.nodes.len() as u32 {
+            let node = &self.nodes[number as usize];
+            if !node.is_receiver() || node.done.is_some() || !self.is_silent(number, now) {
+                continue;
+            }
+            let bytes = node.checked;
+            let reported = self.bottleneck.nodes.entry(number).or_default();
+            let at = reported.at.replace(now).unwrap_or(moving_at);
+            self.look_at_all(now);
+            let weight = self.weight(number, bytes, bytes);
+            let time = weight * now.since(at).0 as f64;
+            self.bottleneck.count(Cause::Silence(number), time);
+        }
+    }
+
+    /// The master did not run for so long: nothing is known of that time.
+    pub(super) fn deal_absence(&mut self, absence: Nanos, now: Instant) {
+        if self.clock.moving_at.is_none() {
+            return;
+        }
+        for reported in self.bottleneck.nodes.values_mut() {
+            if let Some(at) = &mut reported.at {
+                *at = (*at + absence).min(now);
+            }
+        }
+        self.bottleneck.count(Cause::Absence, absence.0 as f64);
+    }
+
+    fn is_silent(&self, node: u32, now: Instant) -> bool {
+        let node = self.nodes.get(node as usize);
+        node.is_some_and(|node| node.alive() && now.since(node.heard_at) >= SILENCE_TIME)
+    }
+
+    /// The part of a receiver in what all lack.
+    ///
+    /// * `had`, `has`: its bytes before this time and now.
+    fn weight(&self, node: u32, had: u64, has: u64) -> f64 {
+        let assigned = self.nodes[node as usize].assigned_bytes();
+        let own = assigned.saturating_sub(had);
+        let together = &self.bottleneck.together;
+        let of_others = together
+            .lacking
+            .saturating_sub(assigned.saturating_sub(has));
+        own as f64 / (own as f64 + of_others as f64).max(1.0)
+    }
+
     /// Deals the time since the last report of a receiver to causes.
     fn deal(&mut self, node: u32, receiving: &Waits, bytes: u64, compares: bool, now: Instant) {
         let Some(moving_at) = self.clock.moving_at else {
@@ -323,13 +382,8 @@ impl Coordinator {
         reported.receiving = *receiving;
         reported.at = Some(now);
         self.look_at_all(now);
-        let assigned = self.nodes[node as usize].assigned_bytes();
-        let own = assigned.saturating_sub(had);
+        let weight = self.weight(node, had, bytes);
         let together = &self.bottleneck.together;
-        let of_others = together
-            .lacking
-            .saturating_sub(assigned.saturating_sub(bytes));
-        let weight = own as f64 / (own as f64 + of_others as f64).max(1.0);
         let shares = match together.is_at_the_limit {
             _ if compares => vec![(Cause::Comparing(node), 1.0)],
             true => vec![(Cause::Limit, 1.0)],
@@ -396,6 +450,10 @@ impl Coordinator {
         for (&sender, &bytes) in known.filter(|(_, bytes)| **bytes > 0) {
             let unknown = Reported::default();
             let reported = self.bottleneck.nodes.get(&sender).unwrap_or(&unknown);
+            if self.is_silent(sender, self.clock.now) {
+                shares.push((Cause::Silence(sender), bytes as f64 / all));
+                continue;
+            }
             let pair = (sender, receiver);
             let path = self.path(pair, reported);
             let unfinished = self.bottleneck.together.unfinished;

@@ -83,6 +83,9 @@ impl Coordinator {
             let ending = &mut self.ending;
             let since = [&mut ending.since, &mut ending.farewell_since];
             since.into_iter().flatten().for_each(later);
+            if self.phase == Phase::Moving {
+                self.deal_absence(absence, now);
+            }
         }
     }
 
@@ -143,6 +146,7 @@ impl Coordinator {
                 self.refuse_late("look at the destination", late);
             }
             Phase::Moving => {
+                self.deal_silence(now);
                 self.lose_silent(now);
                 self.deal_limit(now);
                 self.tune(now);

@@ -315,6 +315,54 @@ fn what_waits_in_sockets_waits_for_the_path() {
     assert_eq!(c.causes(), [(Cause::Path(0, 1), 1.0)]);
 }
 
+/// What nodes said last does not hold for the time in which they do not answer.
+#[test]
+fn silence_is_a_cause() {
+    let path = waits(|waits| &mut waits.path);
+    let timers = |c: &mut Coordinator, seconds: std::ops::Range<u64>| {
+        for half in seconds.start * 2..seconds.end * 2 {
+            c.handle_timer(Instant(half * SECOND / 2));
+            actions(c);
+        }
+    };
+    // The receiver, which then reports again.
+    let mut c = pair();
+    waiting(&mut c, path, TcpStatus::default(), 1, 100);
+    timers(&mut c, 1..10);
+    let shares = c.causes();
+    assert_eq!(shares[0].0, Cause::Silence(1), "{shares:?}");
+    assert!(shares[0].1 > 0.85, "{shares:?}");
+    waiting(&mut c, path, TcpStatus::default(), 10, 200);
+    assert!(c.causes()[0].1 > 0.85, "{:?}", c.causes());
+    // The sender.
+    let mut c = pair();
+    waiting(&mut c, path, TcpStatus::default(), 1, 100);
+    for second in 2..10 {
+        timers(&mut c, second..second + 1);
+        let status = Status {
+            checked: 100,
+            receiving: Some(Waits {
+                peer: second * SECOND,
+                ..Waits::default()
+            }),
+            ..Status::default()
+        };
+        let now = Instant(second * SECOND);
+        c.handle_message(1, from(from_agent::Body::Status(status)), now);
+    }
+    let shares = c.causes();
+    assert_eq!(shares[0].0, Cause::Silence(0), "{shares:?}");
+    // The master itself.
+    let mut c = pair();
+    waiting(&mut c, path, TcpStatus::default(), 1, 100);
+    timers(&mut c, 1..2);
+    c.handle_timer(Instant(30 * SECOND));
+    waiting(&mut c, path, TcpStatus::default(), 30, 100);
+    let shares = c.causes();
+    assert_eq!(shares[0].0, Cause::Absence, "{shares:?}");
+    assert!(shares.len() == 2 && shares[0].1 > 0.9, "{shares:?}");
+}
+
 /// A limit that all reach is the cause, whatever threads wait for.
 #[test]
 fn a_limit_is_found() {
