@@ -449,6 +449,11 @@ impl Fetch {
         self.state.lock().node.fetch().ledger().wanted_bytes()
     }
 
+    /// Bytes that were received as zeros, which were not sent.
+    pub fn zeros(&self) -> u64 {
+        self.state.lock().node.fetch().zeros()
+    }
+
     /// Its share of the transfer's limit, bytes per second; 0: there is none.
     pub fn limit(&self) -> u64 {
         let limit = self.state.lock().node.fetch().limit();

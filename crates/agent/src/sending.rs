@@ -55,6 +55,8 @@ pub(crate) struct Serving {
     state: Mutex<State>,
     changed: Condvar,
     sent: AtomicU64,
+    // Of these, zeros that did not leave.
+    skipped: AtomicU64,
     second: Mutex<Second>,
     tcp: Mutex<Tcp>,
     // Of a receiver that hands on.
@@ -91,6 +93,7 @@ impl Serving {
             state: Mutex::new(State::Waiting),
             changed: Condvar::new(),
             sent: AtomicU64::new(0),
+            skipped: AtomicU64::new(0),
             second: Mutex::new(Second {
                 since: Instant::now(),
                 at: 0,
@@ -262,6 +265,7 @@ impl Serving {
 
     /// These bytes were counted, and are zeros that did not leave: they say nothing of a rate.
     fn skip(&self, bytes: u64) {
+        self.skipped.fetch_add(bytes, Ordering::Relaxed);
         let mut second = self.second.lock();
         second.bytes = second.bytes.saturating_sub(bytes);
     }
@@ -281,6 +285,12 @@ impl Serving {
     /// Bytes handed to streams, zeros that did not leave among them.
     pub fn sent(&self) -> u64 {
         self.sent.load(Ordering::Relaxed)
+    }
+
+    /// Bytes that left.
+    pub fn left(&self) -> u64 {
+        self.sent()
+            .saturating_sub(self.skipped.load(Ordering::Relaxed))
     }
 
     /// Most bytes in one second; for less than that, the mean rate.

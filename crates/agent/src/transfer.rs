@@ -346,9 +346,13 @@ impl Transfer {
         }
         let fetch = self.fetch.lock().clone();
         Some(Moved {
-            sent: self.serving.sent(),
-            received: fetch.as_ref().map_or(0, |fetch| fetch.checked()),
-            delivered: fetch.as_ref().map_or(0, |fetch| fetch.delivered()),
+            sent: self.serving.left(),
+            received: fetch
+                .as_ref()
+                .map_or(0, |fetch| fetch.checked().saturating_sub(fetch.zeros())),
+            delivered: fetch
+                .as_ref()
+                .map_or(0, |fetch| fetch.delivered().saturating_sub(fetch.zeros())),
         })
     }
 

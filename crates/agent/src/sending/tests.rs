@@ -240,4 +240,11 @@ fn bytes_asked_for_twice_count_once() {
         );
     }
     assert_eq!(serving.sent(), 100 + 100 + 100 + 10);
+    // Zeros are among what was asked for, and do not leave.
+    let zeros = Range {
+        start: 600,
+        end: 1000,
+    };
+    meter.skipped(0, zeros);
+    assert_eq!((serving.sent(), serving.left()), (710, 310));
 }
