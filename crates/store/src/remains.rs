@@ -61,9 +61,9 @@ pub struct Remain {
     _left: Vec<Left>,
 }
 
-/// What was left for a destination, and for destinations directly below it: sorted by path.
+/// What was left for a destination, and for destinations directly below it: sorted by path. Folders of it that cannot be listed are passed over.
 ///
-/// Cost: one pass over the folder of the destination and one over the destination, and a read of each journal.
+/// Cost: one pass over the folder of the destination, the destination and each folder in it, and a read of each journal.
 ///
 /// # Errors
 /// [`StoreError::Vanished`] for a missing folder of the destination, or what the system reported when the folder was opened or read.
@@ -77,7 +77,10 @@ pub fn remains(dest: &Path) -> Result<Vec<Remain>, StoreError> {
     }
     let flags = OFlags::RDONLY | OFlags::DIRECTORY;
     match sys::open_resolved_path(&resolved, flags, Mode::empty()) {
-        Ok(folder) => find(&folder, &resolved, b".", &mut found)?,
+        Ok(folder) => {
+            find(&folder, &resolved, b".", &mut found)?;
+            find_in_folders(&folder, &resolved, &mut found)?;
+        }
         Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {}
         Err(errno) => return Err(StoreError::from_errno(Operation::Open, &resolved, errno)),
     }
@@ -108,6 +111,26 @@ fn resolve(path: &Path) -> PathBuf {
         },
         _ => path.to_owned(),
     }
+}
+
+/// What was left for destinations that are folders of this one: copies that are merged into one have their temporary names in it.
+fn find_in_folders(dest: &OwnedFd, path: &Path, found: &mut Vec<Remain>) -> Result<(), StoreError> {
+    let failed = |errno| StoreError::from_errno(Operation::List, path, errno);
+    for entry in Dir::read_from(dest).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        let name = entry.file_name().to_bytes();
+        let may_be_folder = matches!(entry.file_type(), FileType::Directory | FileType::Unknown);
+        if !may_be_folder || matches!(name, b"." | b"..") || is_temporary(name) {
+            continue;
+        }
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+        let Ok(folder) = sys::open_beneath(dest.as_fd(), name, flags, Mode::empty()) else {
+            continue;
+        };
+        let path = path.join(OsStr::from_bytes(name));
+        find(&folder, &path, &temporary_begin(name), found)?;
+    }
+    Ok(())
 }
 
 /// * `begin`: what the names begin with.

@@ -75,6 +75,9 @@ fn what_has_its_name_is_not_left() {
     assert!(to.join("a").exists());
     let found = one(&to);
     assert_eq!((found.safe, found.total, found.files), (MIB / 2, MIB, 1));
+    // As a copy into the folder that has it leaves it.
+    assert!(found.path.starts_with(&to));
+    assert_eq!(one(&folder).path, found.path);
 }
 
 /// What is being removed is not taken over, and what was taken over is not listed.
