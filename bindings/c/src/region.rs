@@ -197,6 +197,7 @@ pub unsafe extern "C" fn ropewalk_region_server_serve(
         guard(error, || {
             let server = server.as_mut();
             let server = server.ok_or(Failure::Misuse("the server is NULL"))?;
+            server.maker.check()?;
             let name = text(name)?;
             memory(exposed.cast(), count)?;
             let rule = match rule {
@@ -247,6 +248,7 @@ pub unsafe extern "C" fn ropewalk_region_server_withdraw(
         guard(error, || {
             let server = server.as_mut();
             let server = server.ok_or(Failure::Misuse("the server is NULL"))?;
+            server.maker.check()?;
             let name = text(name)?;
             let withdrawn = server.server.withdraw(name);
             for buffer in server.lent.remove(name).into_iter().flatten() {

@@ -45,6 +45,14 @@ int main(int count, char **arguments)
     if (child == 0) {
         /* One that hangs ends, too. */
         alarm(60);
+        REFUSED(ropewalk_region_get(region, 0, into, 6, &error), ROPEWALK_INPUT, "before a fork");
+        REFUSED(ropewalk_region_put(region, 0, "child", 5, &error), ROPEWALK_INPUT, "before a fork");
+        REFUSED(ropewalk_region_flush(region, &error), ROPEWALK_INPUT, "before a fork");
+        REFUSED(ropewalk_region_notify(region, range, 5, &error), ROPEWALK_INPUT, "before a fork");
+        REFUSED(ropewalk_region_wait(region, range, 1, 1000, NULL, &error), ROPEWALK_INPUT, "before a fork");
+        REFUSED(ropewalk_request_wait(get, 1000, &error), ROPEWALK_INPUT, "before a fork");
+        REFUSED(ropewalk_region_server_withdraw(server, "table", &error), ROPEWALK_INPUT, "before a fork");
+        ropewalk_region_fence(region);
         ropewalk_transfer_free(transfer);
         ropewalk_request_free(get);
         ropewalk_request_free(put);

@@ -163,7 +163,7 @@ impl RegionServer {
 
 #[pyclass(frozen)]
 pub(crate) struct Region {
-    region: Arc<ropewalk::Region>,
+    region: Own<Arc<ropewalk::Region>>,
     /// Longest time of a call.
     deadline: Duration,
     /// Has one more owner for each get that was begun and not taken.
@@ -193,16 +193,18 @@ impl Region {
             self.complete(py)?;
         }
         if gets < MANY {
-            return py.detach(|| call(&self.region)).map_err(raise);
+            let region = self.region.used()?;
+            return py.detach(|| call(region)).map_err(raise);
         }
-        let region = self.region.clone();
+        let region = self.region.used()?.clone();
         aside(py, move || call(&region), drop)
     }
 
     /// Waits until the puts that were begun are complete, and raises the error of one. When a signal ends this, the next call has that.
     fn complete(&self, py: Python<'_>) -> PyResult<()> {
         let puts = self.puts.load(Ordering::Relaxed);
-        let (region, failed, until) = (self.region.clone(), self.failed.clone(), self.until());
+        let region = self.region.used()?.clone();
+        let (failed, until) = (self.failed.clone(), self.until());
         let left = move |ended: Result<(), ropewalk::Error>| {
             // That the time was over says nothing of a put.
             let is_late = until.is_some_and(|until| Instant::now() >= until);
@@ -249,7 +251,7 @@ impl Region {
             ropewalk::Region::connect(&name, &nodes, &options)
         })?;
         Ok(Self {
-            region: Arc::new(region),
+            region: Own::new(Arc::new(region)),
             deadline,
             gets: Arc::default(),
             puts: AtomicUsize::new(0),
@@ -258,17 +260,14 @@ impl Region {
         })
     }
 
-    fn size(&self) -> u64 {
-        self.region.size()
+    fn size(&self) -> PyResult<u64> {
+        Ok(self.region.used()?.size())
     }
 
-    fn lost(&self) -> Vec<(Vec<String>, String)> {
+    fn lost(&self) -> PyResult<Vec<(Vec<String>, String)>> {
         let text = |all: Vec<SocketAddr>| all.iter().map(ToString::to_string).collect();
-        self.region
-            .lost()
-            .into_iter()
-            .map(|(node, cause)| (text(node), cause))
-            .collect()
+        let lost = self.region.used()?.lost().into_iter();
+        Ok(lost.map(|(node, cause)| (text(node), cause)).collect())
     }
 
     fn get<'py>(&self, py: Python<'py>, start: u64, end: u64) -> PyResult<Bound<'py, PyBytes>> {
@@ -342,8 +341,9 @@ impl Region {
         Ok(())
     }
 
-    fn fence(&self) {
-        self.region.fence();
+    fn fence(&self) -> PyResult<()> {
+        self.region.used()?.fence();
+        Ok(())
     }
 
     fn flush(&self, py: Python<'_>) -> PyResult<()> {
@@ -351,7 +351,7 @@ impl Region {
     }
 
     fn notify(&self, py: Python<'_>, start: u64, end: u64, value: u64) -> PyResult<()> {
-        let region = self.region.clone();
+        let region = self.region.used()?.clone();
         aside(py, move || region.notify(start..end, value), drop)
     }
 
@@ -363,8 +363,9 @@ impl Region {
         at_least: u64,
         seconds: Option<f64>,
     ) -> PyResult<Option<u64>> {
+        let region = self.region.used()?;
         waited(py, seconds, |most: Duration| {
-            self.region.wait(start..end, at_least, most).transpose()
+            region.wait(start..end, at_least, most).transpose()
         })
     }
 }

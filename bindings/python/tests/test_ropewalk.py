@@ -680,6 +680,66 @@ class Forks(Folder):
         self.assertEqual((self.folder / "to.lent").read_bytes(), b"memory")
 
 
+    def run_program(self, program: str) -> str:
+        """What a program prints whose first argument is a token; `in_child` runs a function in a child and gives what that returns."""
+        before = (
+            "import os, pickle, ropewalk, signal, sys\n"
+            "token = bytes.fromhex(sys.argv[1])\n"
+            "def in_child(call):\n"
+            "    reading, writing = os.pipe()\n"
+            "    if os.fork() == 0:\n"
+            "        signal.alarm(60)\n"
+            "        os.write(writing, pickle.dumps(call()))\n"
+            "        os._exit(0)\n"
+            "    os.close(writing)\n"
+            "    with open(reading, 'rb') as file:\n"
+            "        answer = file.read()\n"
+            "    assert os.waitstatus_to_exitcode(os.wait()[1]) == 0\n"
+            "    return pickle.loads(answer)\n"
+            "def refusals(*calls):\n"
+            "    texts = []\n"
+            "    for call in calls:\n"
+            "        try:\n"
+            "            texts.append(repr(call()))\n"
+            "        except ropewalk.InputError as error:\n"
+            "            texts.append(error.message)\n"
+            "    return texts\n"
+            "MADE_BEFORE = 'this was made before a fork, and belongs to the process that made it'\n"
+        )
+        ended = subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", before + program, self.token.hex()],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=4 * PATIENCE,
+        )
+        self.assertEqual((ended.returncode, ended.stderr), (0, ""))
+        return ended.stdout
+
+    def test_a_child_cannot_use_a_region_of_its_parent(self) -> None:
+        said = self.run_program(
+            "server = ropewalk.RegionServer(token=token)\n"
+            "server.serve('table', 8000, [(0, 8000, bytearray(range(250)) * 32)])\n"
+            "region = ropewalk.Region('table', server.addresses, token=token)\n"
+            "begun = region.get_start([(0, 100)])\n"
+            "calls = [\n"
+            "    lambda: region.get(1000, 1004), lambda: region.get_start([(0, 1)]), lambda: region.get_into(0, bytearray(4)),\n"
+            "    lambda: region.put(500, b'child'), lambda: region.put_start(500, b'child'), region.fence, region.flush,\n"
+            "    lambda: region.notify(0, 1, 5), lambda: region.wait(0, 1, 1, timeout=5),\n"
+            "    lambda: region.size, lambda: region.lost, lambda: server.withdraw('table') or begun.wait(),\n"
+            "]\n"
+            "texts = in_child(lambda: refusals(*calls))\n"
+            "assert texts == [MADE_BEFORE] * len(calls), texts\n"
+            # Answers to the child's requests would be found here.
+            "assert begun.wait(60) == bytes(range(100))\n"
+            "for at in range(100):\n"
+            "    assert region.get(at, at + 4) == bytes(range(at, at + 4))\n"
+            "assert region.get(500, 505) == bytes(range(5))\n"
+            "print('done')\n"
+        )
+        self.assertEqual(said, "done\n")
+
+
 class Others(Folder):
     def test_plans(self) -> None:
         plan = ropewalk.plan("writer a:1 /data 0 0-1023\nreader b:2 /copy 0 0-1023", "1Gbit")

@@ -121,6 +121,7 @@ impl AsyncMessageSocket {
     pub fn finish_sending(&self) -> impl Future<Output = Result<(), MessageError>> + Send {
         std::future::poll_fn(|context| {
             let session = &self.socket.session;
+            session.here()?;
             let mut state = session.state();
             if !state.sender.is_ended() {
                 state.sender.end();
@@ -154,6 +155,7 @@ impl MessageSocket {
         context: &mut Context<'_>,
     ) -> Poll<Result<Option<Vec<u8>>, MessageError>> {
         let session = &self.session;
+        session.here()?;
         let mut state = session.state();
         if let Some(result) = session.take_next(&mut state, most) {
             session.tell_credit(state);
@@ -208,6 +210,7 @@ impl Future for Sending<'_> {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let socket = self.socket;
         let session = &socket.session;
+        session.here()?;
         let mut state = session.state();
         if self.message.is_none() {
             let way = socket.way(&mut state, self.length, None);
@@ -250,6 +253,9 @@ impl Future for Receiving<'_> {
 
 impl Drop for Receiving<'_> {
     fn drop(&mut self) {
+        if !self.socket.session.is_of_this_process() {
+            return;
+        }
         let mut state = self.socket.session.state();
         state.wanted = None;
         // Others that wait say again what they have room for.

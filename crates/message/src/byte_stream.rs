@@ -170,6 +170,7 @@ impl ByteStreams {
     /// [`MessageError::Deadline`], and as [`accept`](Self::accept).
     pub fn accept_until(&self, deadline: Option<Instant>) -> Result<ByteStream, MessageError> {
         let shared = self.hold.shared();
+        shared.here()?;
         let arrival = self.arrivals.take(deadline, || shared.failure())?;
         Ok(arrival.stream)
     }

@@ -85,6 +85,9 @@ pub enum MessageError {
     /// What the peer sent is no byte stream.
     #[error("the peer breaks the rules of byte streams: {0}")]
     NotByteStreams(String),
+    /// It was made by the process that this one is a child of (`fork`): its threads are there, and its connections are that one's.
+    #[error("this was made before a fork, and belongs to the process that made it")]
+    OtherProcess,
     /// The operating system refused something else.
     #[error("{doing} failed: {source}")]
     System {
@@ -101,9 +104,10 @@ impl MessageError {
     pub fn into_io(self) -> std::io::Error {
         use std::io::ErrorKind;
         let kind = match &self {
-            Self::Misuse(_) | Self::NotSealed { .. } | Self::TooLong { .. } => {
-                ErrorKind::InvalidInput
-            }
+            Self::Misuse(_)
+            | Self::NotSealed { .. }
+            | Self::TooLong { .. }
+            | Self::OtherProcess => ErrorKind::InvalidInput,
             Self::Deadline => ErrorKind::TimedOut,
             Self::Closed | Self::Cancelled => ErrorKind::NotConnected,
             Self::Stopped => ErrorKind::BrokenPipe,

@@ -65,5 +65,6 @@ pub use error::MessageError;
 pub use listen::Listener;
 pub use options::{CutOff, Method, Mode, Options};
 pub use polled::PolledMessageSocket;
+pub use process::Maker;
 pub use ropewalk_proto::message::cutoff::NEVER;
 pub use socket::{MessageSocket, RailReport, RecalledCutOff, SplitTimes};

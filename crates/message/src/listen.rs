@@ -152,6 +152,9 @@ impl Listener {
     /// Takes a connection that the program accepted, and whose first bytes, the preface of a link, it has read. Whether it is one of
     /// a peer with the token is found out as of any other. One too many is closed.
     pub fn give(&self, connection: TcpStream, preface: [u8; PREFACE_LEN]) {
+        if !self.door.maker.is_this() {
+            return;
+        }
         let mut given = self.door.desk.given.lock();
         if given.len() < UNPROVEN_MAX {
             given.push((connection, preface));
@@ -173,6 +176,7 @@ impl Listener {
     /// # Errors
     /// [`MessageError::Deadline`].
     pub fn accept_until(&self, deadline: Option<Instant>) -> Result<MessageSocket, MessageError> {
+        self.door.maker.check()?;
         let desk = &self.door.desk;
         let mut waiting = desk.waiting.lock();
         loop {

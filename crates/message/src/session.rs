@@ -380,6 +380,11 @@ impl Session {
         self.maker.is_this()
     }
 
+    /// For calls that lock, send or receive.
+    pub(crate) fn here(&self) -> Result<(), MessageError> {
+        self.maker.check()
+    }
+
     /// Ends the socket: the peer is told, callers see it, threads leave. In a child of the process nothing happens.
     pub(crate) fn close(&self) {
         if !self.is_of_this_process() {

@@ -33,7 +33,8 @@ pub use patience::SplitTimes;
 
 /// A connection for messages over all rails between two hosts; see the crate's documentation.
 ///
-/// May be used from several threads at once: any number send, one at a time receives.
+/// May be used from several threads at once: any number send, one at a time receives. In a child of the process that made it (`fork`) its calls fail
+/// with [`MessageError::OtherProcess`], and dropping it ends nothing.
 pub struct MessageSocket {
     pub(crate) session: Arc<Session>,
     deadline: RwLock<Option<Duration>>,
@@ -148,7 +149,7 @@ impl MessageSocket {
         Ok(socket)
     }
 
-    fn new(
+    pub(crate) fn new(
         session: Arc<Session>,
         door: Option<Arc<Door>>,
         options: &Options,
@@ -170,7 +171,9 @@ impl MessageSocket {
 
     /// Sets how long each later call may take; `None` for no limit but [`Options::peer_timeout`].
     pub fn set_deadline(&self, most: Option<Duration>) {
-        *self.deadline.write() = most;
+        if self.session.is_of_this_process() {
+            *self.deadline.write() = most;
+        }
     }
 
     fn until(&self) -> Option<Instant> {
@@ -199,6 +202,7 @@ impl MessageSocket {
         bytes: &[u8],
         goes_on: &mut dyn FnMut() -> bool,
     ) -> Result<(), MessageError> {
+        self.session.here()?;
         let until = self.until();
         // SAFETY: `Lent` takes it back when this function returns, whichever way.
         let source = Arc::new(unsafe { Source::lent(bytes) });
@@ -236,6 +240,7 @@ impl MessageSocket {
     /// # Errors
     /// As [`send`](Self::send).
     pub fn send_start(&self, bytes: Vec<u8>) -> Result<u64, MessageError> {
+        self.session.here()?;
         let length = bytes.len() as u64;
         let source = Arc::new(Source::owned(bytes));
         let way = |state: &mut State| self.way(state, length, None);
@@ -251,6 +256,7 @@ impl MessageSocket {
         bytes: Vec<u8>,
         goes_on: &mut dyn FnMut() -> bool,
     ) -> Result<u64, MessageError> {
+        self.session.here()?;
         let length = bytes.len() as u64;
         let source = Arc::new(Source::owned(bytes));
         let way = |state: &mut State| self.way(state, length, None);
@@ -269,6 +275,7 @@ impl MessageSocket {
     /// [`MessageError::Misuse`] for a message that was never begun, or that was over before the last 4096 that were
     /// cancelled, and as [`send`](Self::send).
     pub fn wait_sent(&self, message: u64) -> Result<(), MessageError> {
+        self.session.here()?;
         if message >= self.session.state().started {
             return Err(MessageError::Misuse(format!(
                 "message {message} was never begun on this socket"
@@ -281,12 +288,18 @@ impl MessageSocket {
     /// [`wait_sent`](Self::wait_sent). Does not wait.
     #[must_use]
     pub fn is_sent(&self, message: u64) -> bool {
+        if !self.session.is_of_this_process() {
+            return false;
+        }
         let state = self.session.state();
         state.sender.fate(message) == Fate::Arrived
     }
 
     /// Gives a message up unless it is known to have arrived; those behind it go on. Does not wait.
     pub fn cancel(&self, message: u64) {
+        if !self.session.is_of_this_process() {
+            return;
+        }
         let mut state = self.session.state();
         state.sender.cancel(message);
         if let Some(source) = state.sources.remove(&message) {
@@ -452,6 +465,7 @@ impl MessageSocket {
     }
 
     fn turn(&self, until: Option<Instant>) -> Result<MutexGuard<'_, ()>, MessageError> {
+        self.session.here()?;
         match until {
             Some(until) => self
                 .receiving
@@ -503,6 +517,7 @@ impl MessageSocket {
         &self,
         goes_on: &mut dyn FnMut() -> bool,
     ) -> Result<(), MessageError> {
+        self.session.here()?;
         let mut state = self.session.state();
         if !state.sender.is_ended() {
             state.sender.end();
@@ -539,9 +554,12 @@ impl MessageSocket {
         }
     }
 
-    /// What each rail did, in the order of the addresses.
+    /// What each rail did, in the order of the addresses. Nothing is known in a child of the process.
     #[must_use]
     pub fn rails(&self) -> Vec<RailReport> {
+        if !self.session.is_of_this_process() {
+            return Vec::new();
+        }
         let state = self.session.state();
         (0..state.links.len())
             .map(|rail| RailReport {
@@ -559,6 +577,9 @@ impl MessageSocket {
     /// kernel each time.
     #[must_use]
     pub fn warnings(&self) -> Vec<String> {
+        if !self.session.is_of_this_process() {
+            return Vec::new();
+        }
         let state = self.session.state();
         let links: Vec<_> = state.links.iter().flatten().cloned().collect();
         drop(state);
@@ -572,6 +593,9 @@ impl MessageSocket {
 
     /// Closes the connection of a rail, as if the network had. The connecting end makes another one.
     pub fn break_rail(&self, rail: usize) {
+        if !self.session.is_of_this_process() {
+            return;
+        }
         let link = self.session.state().links.get(rail).cloned().flatten();
         if let Some(link) = link {
             link.kill();
@@ -580,7 +604,9 @@ impl MessageSocket {
 
     /// Changes how messages use the rails from the next one on, at this end.
     pub fn set_mode(&self, mode: Mode) {
-        self.session.state().mode = mode;
+        if self.session.is_of_this_process() {
+            self.session.state().mode = mode;
+        }
     }
 }
 

@@ -126,7 +126,9 @@ impl Put {
 
 impl Drop for Put {
     fn drop(&mut self) {
-        if let Some(number) = self.number {
+        if let Some(number) = self.number
+            && self.inner.is_here()
+        {
             let mut state = self.inner.state.lock();
             state.origin.detach(number);
             if !state.origin.is_known(number) {
@@ -141,7 +143,7 @@ fn taken() -> RegionError {
 }
 
 fn test(inner: &Inner, number: Option<u64>) -> bool {
-    let Some(number) = number else {
+    let Some(number) = number.filter(|_| inner.is_here()) else {
         return true;
     };
     let until = Instant::now() + TEST_LOOK;

@@ -12,13 +12,13 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
-use ropewalk_message::{MessageSocket, Options};
+use ropewalk_message::{Maker, MessageSocket, Options};
 use ropewalk_model::{Range, RangeSet};
 use ropewalk_proto::region::frame::{
     Frame, MESSAGE_MAX, PART_LEN, PARTS_MAX, PIECE_MAX, VERSION, put_without_bytes,
 };
 use ropewalk_proto::region::{
-    Failure, HolderId, Kind, Map, Origin, REQUESTS_MAX, Request, Slice, View, What,
+    Failure, HolderId, Kind, Map, Origin, REQUESTS_MAX, Request, Rule, Slice, View, What,
 };
 
 use crate::RegionError;
@@ -80,6 +80,10 @@ pub(crate) struct Inner {
     pub(crate) state: Mutex<State>,
     changed: Condvar,
     deadline: Duration,
+    /// These stay as they are, and are known without the lock.
+    pub(crate) size: u64,
+    pub(crate) rule: Rule,
+    maker: Maker,
 }
 
 /// A deadline that has passed.
@@ -218,6 +222,9 @@ impl Inner {
         let pinned = vec![None; own.len()];
         Ok(Self {
             name: name.into(),
+            size: map.size(),
+            rule: map.rule(),
+            maker: Maker::this(),
             nodes: own,
             state: Mutex::new(State {
                 origin: Origin::new(map),
@@ -229,6 +236,15 @@ impl Inner {
             changed: Condvar::new(),
             deadline,
         })
+    }
+
+    /// For calls that lock, send or receive: those of a child of the process would take answers of the parent.
+    pub(crate) fn here(&self) -> Result<(), RegionError> {
+        Ok(self.maker.check()?)
+    }
+
+    pub(crate) fn is_here(&self) -> bool {
+        self.maker.is_this()
     }
 
     pub(crate) fn until(&self) -> Instant {
@@ -244,6 +260,9 @@ impl Inner {
 
     /// Nodes that are lost, and why.
     pub(crate) fn lost(&self) -> Vec<(Vec<SocketAddr>, String)> {
+        if !self.is_here() {
+            return Vec::new();
+        }
         let state = self.state.lock();
         let both = self.nodes.iter().zip(&state.causes);
         both.filter_map(|(node, cause)| Some((node.addresses.clone(), cause.clone()?)))
@@ -252,6 +271,9 @@ impl Inner {
 
     /// Addresses of the nodes that take part, and what each holds.
     pub(crate) fn holders(&self) -> Vec<(Vec<SocketAddr>, Vec<std::ops::Range<u64>>)> {
+        if !self.is_here() {
+            return Vec::new();
+        }
         let state = self.state.lock();
         let map = state.origin.map();
         let here = self
@@ -324,6 +346,7 @@ impl Inner {
         memory: Option<Memory>,
         until: Instant,
     ) -> Result<u64, RegionError> {
+        self.here()?;
         let space = |state: &mut State| state.origin.has_space().then_some(());
         let mut state = self.state.lock();
         if !state.origin.has_space() {
@@ -353,6 +376,9 @@ impl Inner {
         number: u64,
         until: Instant,
     ) -> Result<Result<(u64, Option<Memory>), RegionError>, Late> {
+        if let Err(error) = self.here() {
+            return Ok(Err(error));
+        }
         let done = |state: &mut State| {
             if state.is_pinned(number) {
                 // One of its nodes has refused, and another is sending.
@@ -370,6 +396,9 @@ impl Inner {
 
     /// Gives an operation and its memory up. Waits, 50 ms at most, for a thread that receives into the memory.
     pub(crate) fn forget(&self, number: u64) {
+        if !self.is_here() {
+            return;
+        }
         let mut state = self.state.lock();
         self.unpin(&mut state, |_, operation| operation == number);
         state.memories.remove(&number);

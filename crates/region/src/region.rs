@@ -13,7 +13,8 @@ use crate::handles::{Get, Put};
 use crate::memory::Memory;
 use crate::origin::{Inner, Late, State, announced, end_of, slices};
 
-/// A region that is read and written from this process. May be used from several threads at once.
+/// A region that is read and written from this process. May be used from several threads at once. In a child of the process that connected it (`fork`) its
+/// calls fail with [`MessageError::OtherProcess`](ropewalk_message::MessageError::OtherProcess), and those that return no error do nothing.
 pub struct Region {
     inner: Arc<Inner>,
 }
@@ -66,13 +67,13 @@ impl Region {
     /// Bytes of the region.
     #[must_use]
     pub fn size(&self) -> u64 {
-        self.inner.state.lock().origin.map().size()
+        self.inner.size
     }
 
     /// Which nodes puts are sent to.
     #[must_use]
     pub fn rule(&self) -> Rule {
-        self.inner.state.lock().origin.map().rule()
+        self.inner.rule
     }
 
     /// Nodes that take part, by their addresses, and the ranges that each holds.
@@ -204,6 +205,9 @@ impl Region {
 
     /// What this origin begins after it leaves when all puts and notifications that it began before are complete. Does not wait.
     pub fn fence(&self) {
+        if !self.inner.is_here() {
+            return;
+        }
         self.inner.state.lock().origin.fence();
     }
 
@@ -212,6 +216,7 @@ impl Region {
     /// # Errors
     /// [`RegionError::Deadline`], and the error of a put whose handle was dropped, once.
     pub fn flush(&self) -> Result<(), RegionError> {
+        self.inner.here()?;
         let mark = self.inner.state.lock().origin.mark();
         let done = |state: &mut State| {
             let is_flushed = state.origin.is_flushed(mark);

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, RwLock};
-use ropewalk_message::{Listener, MessageError, MessageSocket, Options};
+use ropewalk_message::{Listener, Maker, MessageError, MessageSocket, Options};
 use ropewalk_model::Range;
 use ropewalk_proto::region::frame::{
     Frame, MESSAGE_MAX, NAME_MAX, Part, Status, VERSION, data_without_bytes,
@@ -33,10 +33,11 @@ const ANSWERS_MAX: usize = 512;
 /// Threads look so often whether the server has ended.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// Serves ranges of regions to origins until it is dropped.
+/// Serves ranges of regions to origins until it is dropped; in a child of the process (`fork`) dropping it ends nothing.
 pub struct RegionServer {
     inner: Arc<Inner>,
     addresses: Vec<SocketAddr>,
+    maker: Maker,
 }
 
 impl std::fmt::Debug for RegionServer {
@@ -92,7 +93,11 @@ impl RegionServer {
         let inner = Arc::new(Inner::default());
         let own = inner.clone();
         spawn("region-accept", move || accept(&own, &listener))?;
-        Ok(Self { inner, addresses })
+        Ok(Self {
+            inner,
+            addresses,
+            maker: Maker::this(),
+        })
     }
 
     /// Addresses that are listened on.
@@ -118,6 +123,7 @@ impl RegionServer {
                 format!("\"{name}\" cannot be the name of a region; use 1 to {NAME_MAX} bytes");
             return Err(RegionError::Misuse(text));
         }
+        self.maker.check()?;
         let parts = Parts::open(size, rule, exposed)?;
         let mut regions = self.inner.regions.lock();
         if regions.contains_key(name) {
@@ -145,6 +151,7 @@ impl RegionServer {
     /// # Errors
     /// [`RegionError::System`] for a file that cannot be synced.
     pub fn withdraw(&self, name: &str) -> Result<bool, RegionError> {
+        self.maker.check()?;
         let Some(served) = self.inner.regions.lock().remove(name) else {
             return Ok(false);
         };
@@ -169,6 +176,7 @@ impl RegionServer {
         at_least: u64,
         most: Duration,
     ) -> Result<Option<u64>, RegionError> {
+        self.maker.check()?;
         let found = self.inner.regions.lock().get(name).cloned();
         let unknown = || RegionError::Misuse(format!("region {name} is not served here"));
         let served = found.ok_or_else(unknown)?;
@@ -199,6 +207,9 @@ impl RegionServer {
 
 impl Drop for RegionServer {
     fn drop(&mut self) {
+        if !self.maker.is_this() {
+            return;
+        }
         self.inner.has_ended.store(true, Ordering::Release);
         for connection in self.inner.origins.lock().iter().filter_map(Weak::upgrade) {
             connection.socket.close();

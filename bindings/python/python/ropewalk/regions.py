@@ -98,12 +98,14 @@ class Region:
     @property
     def size(self) -> int:
         """Bytes of the region."""
-        return self._region.size()
+        with raised():
+            return self._region.size()
 
     @property
     def lost(self) -> list[tuple[list[str], str]]:
         """Nodes that take no part, by their addresses, and why."""
-        return self._region.lost()
+        with raised():
+            return self._region.lost()
 
     def get(self, start: int, end: int) -> bytes:
         """The bytes of a range, from any node that holds it."""
@@ -132,7 +134,8 @@ class Region:
 
     def fence(self) -> None:
         """What is begun after it leaves when all puts begun before are complete. Does not wait."""
-        self._region.fence()
+        with raised():
+            self._region.fence()
 
     def flush(self) -> None:
         """Waits until all puts that were begun are complete."""

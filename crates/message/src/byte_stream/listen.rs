@@ -114,6 +114,7 @@ impl ByteStreamListener {
     /// # Errors
     /// [`MessageError::Deadline`].
     pub fn accept_until(&self, deadline: Option<Instant>) -> Result<ByteStream, MessageError> {
+        self.maker.check()?;
         let is_closed = || self.desk.is_closed.load(Ordering::Acquire);
         let failure = || is_closed().then_some(MessageError::Closed);
         let arrival = self.desk.arrivals.take(deadline, failure)?;
@@ -126,6 +127,7 @@ impl ByteStreamListener {
     /// # Errors
     /// As there; [`MessageError::PeerClosed`] where no peer is connected.
     pub fn open(&self, greeting: &[u8]) -> Result<ByteStream, MessageError> {
+        self.maker.check()?;
         let until = Instant::now() + PEER_TIMEOUT;
         let mut sockets = self.desk.sockets.lock();
         let hold = loop {
@@ -151,6 +153,9 @@ impl ByteStreamListener {
     /// Peers that are connected and may open further streams.
     #[must_use]
     pub fn peers(&self) -> usize {
+        if !self.maker.is_this() {
+            return 0;
+        }
         let sockets = self.desk.sockets.lock();
         let works = |hold: &&Arc<Hold>| hold.shared().failure().is_none();
         sockets.iter().filter(works).count()
@@ -163,6 +168,9 @@ impl ByteStreamListener {
 
     /// Closes the sockets of all peers at once, and listens no more: all streams fail, and accepting does.
     pub fn close(&self) {
+        if !self.maker.is_this() {
+            return;
+        }
         self.desk.is_closed.store(true, Ordering::Release);
         self.desk.is_over.store(true, Ordering::Release);
         self.desk.closing.ring();
@@ -173,6 +181,9 @@ impl ByteStreamListener {
     /// What the rails of each connected peer did, of those that may open further streams.
     #[must_use]
     pub fn rails(&self) -> Vec<Vec<RailReport>> {
+        if !self.maker.is_this() {
+            return Vec::new();
+        }
         let sockets = self.desk.sockets.lock();
         sockets
             .iter()

@@ -213,6 +213,9 @@ impl Shared {
 
     /// Why the socket is over.
     pub fn failure(&self) -> Option<MessageError> {
+        if let Err(error) = self.here() {
+            return Some(error);
+        }
         let state = self.state.lock();
         let over = state.over.clone();
         drop(state);
@@ -251,6 +254,7 @@ impl Shared {
 
     /// Opens a stream; waits while too many messages are on their way.
     pub fn open(&self, greeting: &[u8]) -> Result<Arc<Slot>, MessageError> {
+        self.here()?;
         let until = self.deadline;
         let until = until.and_then(|most| Instant::now().checked_add(most));
         let _in_order = match until {
@@ -481,6 +485,11 @@ impl Shared {
         self.socket.session.is_of_this_process()
     }
 
+    /// As [`Session::here`](crate::session::Session::here).
+    pub fn here(&self) -> Result<(), MessageError> {
+        self.socket.session.here()
+    }
+
     fn forget(&self, stream: u32) {
         let mut state = self.state.lock();
         let _ = state.streams.reset(stream, CODE_GIVEN_UP);
@@ -488,6 +497,9 @@ impl Shared {
     }
 
     pub fn reset(&self, slot: &Arc<Slot>, code: u64, text: &str) {
+        if !self.is_of_this_process() {
+            return;
+        }
         let mut state = self.state.lock();
         let header = state.streams.reset(slot.number, code);
         state.slots.remove(&slot.number);
@@ -520,6 +532,7 @@ impl Shared {
         space: &mut [u8],
         until: Option<Instant>,
     ) -> Result<usize, MessageError> {
+        self.here()?;
         let mut inbox = slot.inbox.lock();
         loop {
             inbox = match self.look(slot, inbox, space) {
@@ -545,6 +558,7 @@ impl Shared {
         space: &mut [u8],
         context: &Context<'_>,
     ) -> Poll<Result<usize, MessageError>> {
+        self.here()?;
         match self.look(slot, slot.inbox.lock(), space) {
             Looked::Done(result) => Poll::Ready(result),
             Looked::Nothing(mut inbox) => {

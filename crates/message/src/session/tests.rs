@@ -386,3 +386,38 @@ fn beginning_does_not_wait_for_the_peer() {
     let begun = begun.recv_timeout(Duration::from_secs(60));
     assert_eq!(begun, Ok(502), "somebody waits for the peer");
 }
+
+/// A socket of another process: no call locks, sends or receives, and nothing that it was given is touched.
+#[test]
+fn a_socket_of_another_process_is_refused() {
+    let options = Options::default();
+    let mut session = Session::new(1, &options, true, 1 << 20).unwrap();
+    session.maker = Maker::other();
+    let session = Arc::new(session);
+    let socket = crate::MessageSocket::new(session.clone(), None, &options, None);
+    // As if a thread of that process had held it at the fork: what locks it waits for ever.
+    let held = session.state.lock();
+    let refused = |result: Result<(), MessageError>| {
+        assert!(
+            matches!(result, Err(MessageError::OtherProcess)),
+            "{result:?}"
+        );
+    };
+    refused(socket.send(b"message"));
+    refused(socket.send_start(b"message".to_vec()).map(drop));
+    refused(socket.wait_sent(0));
+    refused(socket.receive(&mut [0; 10]).map(drop));
+    refused(socket.receive_vec(10).map(drop));
+    refused(socket.finish_sending());
+    assert!(!socket.is_sent(0) && socket.rails().is_empty());
+    socket.cancel(0);
+    socket.break_rail(0);
+    socket.set_mode(Mode::Single);
+    let polled = crate::PolledMessageSocket::new(socket).unwrap();
+    assert!(matches!(
+        polled.receive(10),
+        std::task::Poll::Ready(Err(MessageError::OtherProcess))
+    ));
+    drop(polled);
+    drop(held);
+}

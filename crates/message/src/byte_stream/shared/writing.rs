@@ -28,7 +28,7 @@ impl Shared {
 
     /// Whether nothing more can be written.
     pub fn is_over(&self, slot: &Slot) -> bool {
-        self.allowed(&self.state.lock(), slot).is_err()
+        !self.is_of_this_process() || self.allowed(&self.state.lock(), slot).is_err()
     }
 
     /// The same for people: a reset that was received says why.
@@ -42,6 +42,7 @@ impl Shared {
         slot: &'s Slot,
         until: Option<Instant>,
     ) -> Result<MutexGuard<'s, ()>, MessageError> {
+        self.here()?;
         match until {
             Some(until) => slot
                 .writing
@@ -101,6 +102,7 @@ impl Shared {
         if bytes.is_empty() {
             return Poll::Ready(Ok(0));
         }
+        self.here()?;
         let _one = slot.writing.lock();
         let state = self.state.lock();
         let count = match self.allowed(&state, slot) {
@@ -210,6 +212,7 @@ impl Shared {
 
     /// Waits until the peer's socket has all that was sent for a stream. One that was reset has thrown it away.
     pub fn wait_delivered(&self, slot: &Slot, until: Option<Instant>) -> Result<(), MessageError> {
+        self.here()?;
         let session = &self.socket.session;
         let below = slot.sent.load(Ordering::Relaxed);
         let mut state = session.state();
