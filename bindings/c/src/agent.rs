@@ -59,7 +59,9 @@ pub struct ropewalk_range {
 /// `agent` is NULL or was returned by [`ropewalk_agent_new`] and is not released.
 unsafe fn handle<'a>(agent: *mut ropewalk_agent) -> Result<&'a mut ropewalk_agent, Failure> {
     // SAFETY: as this function demands.
-    unsafe { agent.as_mut() }.ok_or(Failure::Misuse("the agent is NULL"))
+    let agent = unsafe { agent.as_mut() }.ok_or(Failure::Misuse("the agent is NULL"))?;
+    agent.maker.check()?;
+    Ok(agent)
 }
 
 /// Starts an agent in this process, on threads of its own.

@@ -333,7 +333,9 @@ unsafe fn handle<'a>(
     transfer: *mut ropewalk_transfer,
 ) -> Result<&'a mut ropewalk_transfer, Failure> {
     // SAFETY: as this function demands.
-    unsafe { transfer.as_mut() }.ok_or(Failure::Misuse("the transfer is NULL"))
+    let transfer = unsafe { transfer.as_mut() }.ok_or(Failure::Misuse("the transfer is NULL"))?;
+    transfer.maker.check()?;
+    Ok(transfer)
 }
 
 /// A transfer without rows and places.
@@ -640,7 +642,7 @@ pub unsafe extern "C" fn ropewalk_transfer_descriptor(transfer: *const ropewalk_
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ropewalk_transfer_cancel(transfer: *const ropewalk_transfer) {
     // SAFETY: as this function demands.
-    if let Some(transfer) = unsafe { transfer.as_ref() } {
+    if let Ok(transfer) = unsafe { handle(transfer.cast_mut()) } {
         transfer.cancel();
     }
 }

@@ -40,6 +40,13 @@ int main(int count, char **arguments)
     OK(ropewalk_transfer_to(transfer, &sink, &error));
     CHECK(ropewalk_transfer_wait(transfer, 0, NULL) == ROPEWALK_UNDER_WAY);
 
+    ropewalk_listener *listener = NULL;
+    ropewalk_socket *own = NULL, *other = NULL;
+    OK(ropewalk_listener_new(any, 1, arguments[1], &listener, &error));
+    char *listening = ropewalk_listener_address(listener, 0);
+    OK(ropewalk_socket_connect((const char *const *)&listening, 1, arguments[1], &own, &error));
+    OK(ropewalk_listener_accept(listener, 60000, &other, &error));
+
     pid_t child = fork();
     CHECK(child >= 0);
     if (child == 0) {
@@ -53,6 +60,17 @@ int main(int count, char **arguments)
         REFUSED(ropewalk_request_wait(get, 1000, &error), ROPEWALK_INPUT, "before a fork");
         REFUSED(ropewalk_region_server_withdraw(server, "table", &error), ROPEWALK_INPUT, "before a fork");
         ropewalk_region_fence(region);
+        REFUSED(ropewalk_socket_send(own, "child", 5, &error), ROPEWALK_INPUT, "before a fork");
+        REFUSED(ropewalk_socket_send_start(own, "child", 5, NULL, &error), ROPEWALK_INPUT, "before a fork");
+        REFUSED(ropewalk_socket_receive(other, into, 6, 0, NULL, &error), ROPEWALK_INPUT, "before a fork");
+        REFUSED(ropewalk_socket_receive(other, into, 6, 1000, NULL, &error), ROPEWALK_INPUT, "before a fork");
+        REFUSED(ropewalk_socket_finish(own, &error), ROPEWALK_INPUT, "before a fork");
+        REFUSED(ropewalk_listener_accept(listener, 1000, &other, &error), ROPEWALK_INPUT, "before a fork");
+        REFUSED(ropewalk_transfer_wait(transfer, 1000, &error), ROPEWALK_INPUT, "before a fork");
+        REFUSED(ropewalk_agent_take_back(agent, "lent", &error), ROPEWALK_INPUT, "before a fork");
+        ropewalk_socket_free(own);
+        ropewalk_socket_free(other);
+        ropewalk_listener_free(listener);
         ropewalk_transfer_free(transfer);
         ropewalk_request_free(get);
         ropewalk_request_free(put);
@@ -65,6 +83,10 @@ int main(int count, char **arguments)
     CHECK(waitpid(child, &status, 0) == child);
     CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 7);
 
+    size_t length = 0;
+    OK(ropewalk_socket_send_start(own, "parent", 6, NULL, &error));
+    OK(ropewalk_socket_receive(other, into, sizeof into, 60000, &length, &error));
+    CHECK(length == 6 && memcmp(into, "parent", 6) == 0);
     OK(ropewalk_request_wait(get, 60000, &error));
     CHECK(memcmp(into, "region", 6) == 0);
     OK(ropewalk_request_wait(put, 60000, &error));
@@ -86,6 +108,10 @@ int main(int count, char **arguments)
     ropewalk_region_free(region);
     ropewalk_region_server_free(server);
     ropewalk_string_free(address);
+    ropewalk_socket_free(own);
+    ropewalk_socket_free(other);
+    ropewalk_listener_free(listener);
+    ropewalk_string_free(listening);
     ropewalk_agent_free(agent);
     puts("ok");
     return 0;

@@ -10,6 +10,7 @@ use pyo3::types::PyBytes;
 use ropewalk::MessageOptions;
 
 use crate::error::{misuse, raise};
+use crate::own::Own;
 use crate::waiting::{connected, interruptible, waited};
 
 pub(crate) fn addresses(texts: &[String]) -> PyResult<Vec<SocketAddr>> {
@@ -41,7 +42,7 @@ pub(crate) fn options(
 }
 
 #[pyclass(frozen)]
-pub(crate) struct MessageListener(ropewalk::MessageListener);
+pub(crate) struct MessageListener(Own<ropewalk::MessageListener>);
 
 #[pymethods]
 impl MessageListener {
@@ -49,28 +50,30 @@ impl MessageListener {
     fn new(listen: Vec<String>, token: Option<[u8; 32]>, plain: bool) -> PyResult<Self> {
         let options = options(token, plain, &[])?;
         let listener = ropewalk::MessageListener::bind(&addresses(&listen)?, &options);
-        Ok(Self(listener.map_err(raise)?))
+        Ok(Self(Own::new(listener.map_err(raise)?)))
     }
 
-    fn addresses(&self) -> Vec<String> {
-        self.0.addresses().iter().map(ToString::to_string).collect()
+    fn addresses(&self) -> PyResult<Vec<String>> {
+        let all = self.0.used()?.addresses();
+        Ok(all.iter().map(ToString::to_string).collect())
     }
 
     fn accept(&self, py: Python<'_>, seconds: Option<f64>) -> PyResult<Option<MessageSocket>> {
-        waited(py, seconds, |most| match self.0.accept_for(most) {
-            Ok(Some(socket)) => Some(Ok(MessageSocket(socket))),
+        let listener = self.0.used()?;
+        waited(py, seconds, |most| match listener.accept_for(most) {
+            Ok(Some(socket)) => Some(Ok(MessageSocket(Own::new(socket)))),
             Ok(None) => None,
             Err(error) => Some(Err(error)),
         })
     }
 
     fn fileno(&self) -> i32 {
-        self.0.as_fd().as_raw_fd()
+        self.0.get().map_or(-1, |held| held.as_fd().as_raw_fd())
     }
 }
 
 #[pyclass(frozen)]
-pub(crate) struct MessageSocket(ropewalk::MessageSocket);
+pub(crate) struct MessageSocket(Own<ropewalk::MessageSocket>);
 
 #[pymethods]
 impl MessageSocket {
@@ -83,27 +86,28 @@ impl MessageSocket {
         local: Vec<String>,
     ) -> PyResult<Self> {
         let (to, options) = (addresses(&to)?, options(token, plain, &local)?);
-        connected(py, move || ropewalk::MessageSocket::connect(&to, &options)).map(Self)
+        let socket = connected(py, move || ropewalk::MessageSocket::connect(&to, &options))?;
+        Ok(Self(Own::new(socket)))
     }
 
     fn send(&self, py: Python<'_>, message: PyBuffer<u8>) -> PyResult<()> {
         // Threads of Python may write the memory while it is sent; a copy of a short message costs little.
-        let message = message.to_vec(py)?;
-        interruptible(py, |goes_on| self.0.send_while(&message, goes_on))
+        let (socket, message) = (self.0.used()?, message.to_vec(py)?);
+        interruptible(py, |goes_on| socket.send_while(&message, goes_on))
     }
 
     fn send_start(&self, py: Python<'_>, message: PyBuffer<u8>) -> PyResult<u64> {
-        let message = message.to_vec(py)?;
+        let (socket, message) = (self.0.used()?, message.to_vec(py)?);
         let mut number = 0;
         interruptible(py, |goes_on| {
-            number = self.0.send_start_while(message, goes_on)?;
+            number = socket.send_start_while(message, goes_on)?;
             Ok(())
         })?;
         Ok(number)
     }
 
-    fn is_sent(&self, number: u64) -> bool {
-        self.0.is_sent(number)
+    fn is_sent(&self, number: u64) -> PyResult<bool> {
+        Ok(self.0.used()?.is_sent(number))
     }
 
     /// (whether there is one, the message or none at the end).
@@ -114,7 +118,8 @@ impl MessageSocket {
         seconds: Option<f64>,
     ) -> PyResult<(bool, Option<Bound<'py, PyBytes>>)> {
         // Into memory of the socket's own: what arrived of a message stays there from one part of the wait to the next.
-        let received = waited(py, seconds, |wait| match self.0.receive_for(most, wait) {
+        let socket = self.0.used()?;
+        let received = waited(py, seconds, |wait| match socket.receive_for(most, wait) {
             Ok(Poll::Ready(message)) => Some(Ok(message)),
             Ok(Poll::Pending) => None,
             Err(error) => Some(Err(error)),
@@ -126,14 +131,15 @@ impl MessageSocket {
     }
 
     fn finish_sending(&self, py: Python<'_>) -> PyResult<()> {
-        interruptible(py, |goes_on| self.0.finish_sending_while(goes_on))
+        let socket = self.0.used()?;
+        interruptible(py, |goes_on| socket.finish_sending_while(goes_on))
     }
 
     fn close(&self, py: Python<'_>) {
-        py.detach(|| self.0.close());
+        py.detach(|| self.0.get().map(ropewalk::MessageSocket::close));
     }
 
     fn fileno(&self) -> i32 {
-        self.0.as_fd().as_raw_fd()
+        self.0.get().map_or(-1, |held| held.as_fd().as_raw_fd())
     }
 }

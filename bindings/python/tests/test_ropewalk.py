@@ -739,6 +739,27 @@ class Forks(Folder):
         )
         self.assertEqual(said, "done\n")
 
+    def test_a_child_cannot_use_a_message_socket_of_its_parent(self) -> None:
+        said = self.run_program(
+            "import threading\n"
+            "listener = ropewalk.MessageListener(['127.0.0.1:0'], token=token)\n"
+            "own = ropewalk.MessageSocket.connect(listener.addresses, token=token)\n"
+            "other = listener.accept(60)\n"
+            "calls = [\n"
+            "    lambda: own.send_start(b'child'), lambda: own.send(b'child'), lambda: own.finish_sending(), lambda: own.is_sent(0),\n"
+            "    lambda: own.receive(timeout=5), lambda: other.receive(timeout=5), lambda: listener.accept(5),\n"
+            "]\n"
+            "texts = in_child(lambda: refusals(*calls))\n"
+            "assert texts == [MADE_BEFORE] * len(calls), texts\n"
+            "for sender, receiver in [(own, other), (other, own)]:\n"
+            "    for at in range(100):\n"
+            "        sender.send_start(b'%d' % at)\n"
+            "        assert receiver.receive(timeout=60) == b'%d' % at\n"
+            "own.close()\n"
+            "print('done')\n"
+        )
+        self.assertEqual(said, "done\n")
+
 
 class Others(Folder):
     def test_plans(self) -> None:

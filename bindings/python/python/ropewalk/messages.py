@@ -48,7 +48,8 @@ class MessageSocket:
 
     def is_sent(self, number: int) -> bool:
         """Whether the peer's socket has the whole message of this number."""
-        return self._socket.is_sent(number)
+        with raised():
+            return self._socket.is_sent(number)
 
     def receive(self, most: int = 16 << 20, timeout: float | None = None) -> bytes | None:
         """The next message, of at most `most` bytes; `None`: the peer sends nothing more. A longer one stays, and is an `InputError`.
@@ -94,7 +95,7 @@ class MessageListener:
     ) -> None:
         with raised():
             self._listener = _ropewalk.MessageListener(list(listen), token_of(token, token_file), plain)
-        self.addresses: list[str] = self._listener.addresses()
+            self.addresses: list[str] = self._listener.addresses()
 
     def accept(self, timeout: float | None = None) -> MessageSocket:
         """Waits for a peer. Raises `TimeoutError` where none was there for `timeout` seconds."""
