@@ -3,6 +3,7 @@
 //! * Handles are made by a `_new` function and released by `_free`. One handle is used by one thread at a time; handles are independent.
 //! * Calls that can fail return a [`ropewalk_result`] and have, last, a place for an error, which may be `NULL`.
 //! * Texts are UTF-8 with a zero byte at the end, and copied. Pointers that may be `NULL` say so; others are checked and refused.
+//! * In a child that `fork` has made, handles of the parent are refused and may be released, and once the parent has made something that runs, new ones are refused.
 //! * No call exits, prints, raises a signal, or lets a panic out.
 
 #![allow(non_camel_case_types, reason = "these are the names in C")]

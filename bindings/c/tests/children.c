@@ -68,6 +68,17 @@ int main(int count, char **arguments)
         REFUSED(ropewalk_listener_accept(listener, 1000, &other, &error), ROPEWALK_INPUT, "before a fork");
         REFUSED(ropewalk_transfer_wait(transfer, 1000, &error), ROPEWALK_INPUT, "before a fork");
         REFUSED(ropewalk_agent_take_back(agent, "lent", &error), ROPEWALK_INPUT, "before a fork");
+        /* New ones would need what only the parent has. */
+        ropewalk_socket *made = NULL;
+        ropewalk_agent *another = NULL;
+        REFUSED(ropewalk_socket_connect((const char *const *)&listening, 1, arguments[1], &made, &error), ROPEWALK_INPUT, "forked");
+        REFUSED(ropewalk_agent_new("127.0.0.1:0", arguments[1], &another, &error), ROPEWALK_INPUT, "forked");
+        ropewalk_transfer *fresh = ropewalk_transfer_new();
+        OK(ropewalk_transfer_token_file(fresh, arguments[1], &error));
+        OK(ropewalk_transfer_from(fresh, &source, &error));
+        OK(ropewalk_transfer_to(fresh, &sink, &error));
+        REFUSED(ropewalk_transfer_wait(fresh, 0, &error), ROPEWALK_INPUT, "forked");
+        ropewalk_transfer_free(fresh);
         ropewalk_socket_free(own);
         ropewalk_socket_free(other);
         ropewalk_listener_free(listener);

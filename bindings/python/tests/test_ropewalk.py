@@ -760,6 +760,33 @@ class Forks(Folder):
         )
         self.assertEqual(said, "done\n")
 
+    def test_a_child_makes_nothing_where_its_parent_has(self) -> None:
+        said = self.run_program(
+            "def make(to):\n"
+            "    rows = ropewalk.Rows(token=token)\n"
+            "    rows.schedule('writer 127.0.0.1:1 null: 0 0-1')\n"
+            "    rows.schedule('reader 127.0.0.1:2 null: 0 0-1')\n"
+            "    return refusals(\n"
+            "        lambda: ropewalk.Agent(token), lambda: ropewalk.RegionServer(token=token), lambda: ropewalk.Region('t', [to], token=token),\n"
+            "        lambda: ropewalk.MessageListener(['127.0.0.1:0']), lambda: ropewalk.MessageSocket.connect([to], token=token),\n"
+            "        lambda: ropewalk.ByteStreamListener(['127.0.0.1:0']), lambda: ropewalk.ByteStream.connect([to], token=token),\n"
+            "        lambda: ropewalk.ByteStreams.connect([to], token=token), lambda: ropewalk.Copy('/nothing', '/copy'), rows.transfer,\n"
+            "    )\n"
+            "def first():\n"
+            "    with ropewalk.RegionServer(token=token) as server:\n"
+            "        server.serve('t', 3, [(0, 3, b'abc')], rule='read-only')\n"
+            "        return ropewalk.Region('t', server.addresses, token=token).get(0, 3)\n"
+            # The parent has used nothing yet.
+            "assert in_child(first) == b'abc'\n"
+            "listener = ropewalk.MessageListener(['127.0.0.1:0'], token=token)\n"
+            "texts = in_child(lambda: make(listener.addresses[0]))\n"
+            "assert len(texts) == 10 and all('forkserver' in text for text in texts), texts\n"
+            "assert in_child(lambda: ropewalk.plan('writer a:1 /data 0 0-1023\\nreader b:2 /copy 0 0-1023', '1Gbit').binding) == ['a:1', 'b:2']\n"
+            "assert first() == b'abc'\n"
+            "print('done')\n"
+        )
+        self.assertEqual(said, "done\n")
+
 
 class Others(Folder):
     def test_plans(self) -> None:

@@ -63,6 +63,7 @@ impl Agent {
     /// [`Error::Host`] for an address that cannot be listened on, a root that is not a folder, or threads that the system
     /// does not give.
     pub fn start(options: AgentOptions) -> Result<Self, Error> {
+        crate::process::enter()?;
         let agent = ropewalk_agent::Agent::bind(AgentConfig {
             listen: options.listen,
             token: options.token,
@@ -145,6 +146,7 @@ impl Drop for Agent {
 const CALLS_TIME_MAX: Duration = Duration::from_secs(10);
 
 pub(crate) fn runtime() -> Result<tokio::runtime::Runtime, Error> {
+    crate::process::enter()?;
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     builder.enable_all().build().map_err(no_thread)
 }

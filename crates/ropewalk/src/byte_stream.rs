@@ -84,6 +84,7 @@ impl ByteStreamListener {
     /// # Errors
     /// [`Error::Host`] for an address that cannot be listened on, [`Error::Input`] for options that cannot be meant.
     pub fn bind(addresses: &[SocketAddr], options: &MessageOptions) -> Result<Self, Error> {
+        crate::process::enter()?;
         let listener = ropewalk_message::ByteStreamListener::bind(addresses, options)?;
         Ok(Self(listener))
     }
@@ -118,6 +119,7 @@ impl ByteStreams {
     /// [`Error::Network`] when the peer is not reached or does not prove the token, [`Error::Input`] for options that
     /// cannot be meant.
     pub fn connect(addresses: &[SocketAddr], options: &MessageOptions) -> Result<Self, Error> {
+        crate::process::enter()?;
         let streams = ropewalk_message::ByteStreams::connect(addresses, options)?;
         Ok(Self(streams))
     }
@@ -150,6 +152,7 @@ impl ByteStream {
     /// # Errors
     /// As [`ByteStreams::connect`].
     pub fn connect(addresses: &[SocketAddr], options: &MessageOptions) -> Result<Self, Error> {
+        crate::process::enter()?;
         Self::new(ropewalk_message::ByteStream::connect(addresses, options)?)
     }
 

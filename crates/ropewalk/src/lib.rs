@@ -14,6 +14,9 @@
 //!
 //! Every operation fails with one [`Error`], sorted by the party that must act. `examples/` has a program for each.
 //!
+//! A child that a process forks (`fork`) after it has made one of these uses none of them and makes none: both are refused with [`Error::Input`]. A program that
+//! is executed (`exec`), and a child of a process that has made nothing yet, are as any other process.
+//!
 //! ```
 //! use ropewalk::ByteRate;
 //!
@@ -33,6 +36,7 @@ mod handed;
 mod message;
 mod options;
 mod plan;
+mod process;
 mod region;
 mod rows;
 mod running;

@@ -62,6 +62,7 @@ impl MessageListener {
     /// # Errors
     /// [`Error::Host`] for an address that cannot be listened on, [`Error::Input`] for options that cannot be meant.
     pub fn bind(addresses: &[SocketAddr], options: &MessageOptions) -> Result<Self, Error> {
+        crate::process::enter()?;
         let listener = ropewalk_message::Listener::bind(addresses, options)?;
         Ok(Self(listener))
     }
@@ -101,6 +102,7 @@ impl MessageSocket {
     /// [`Error::Network`] when the peer is not reached or does not prove the token, [`Error::Input`] for options that
     /// cannot be meant.
     pub fn connect(addresses: &[SocketAddr], options: &MessageOptions) -> Result<Self, Error> {
+        crate::process::enter()?;
         Self::new(ropewalk_message::MessageSocket::connect(
             addresses, options,
         )?)

@@ -52,6 +52,7 @@ impl RegionServer {
     /// # Errors
     /// [`Error::Host`] for an address that cannot be listened on, [`Error::Input`] for options that cannot be meant.
     pub fn bind(addresses: &[SocketAddr], options: &RegionOptions) -> Result<Self, Error> {
+        crate::process::enter()?;
         Ok(Self(ropewalk_region::RegionServer::bind(
             addresses, options,
         )?))
@@ -114,6 +115,7 @@ impl Region {
         nodes: &[Vec<SocketAddr>],
         options: &RegionOptions,
     ) -> Result<Self, Error> {
+        crate::process::enter()?;
         Ok(Self(ropewalk_region::Region::connect(
             name, nodes, options,
         )?))

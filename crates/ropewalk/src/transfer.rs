@@ -198,6 +198,7 @@ impl Transfer {
     /// # Errors
     /// As [`Transfer::run`].
     pub async fn run_async(self) -> Result<Report, Error> {
+        crate::process::enter()?;
         let (request, cancel, on_event) = self.into_parts();
         carry_out(request, cancel, Members::new(), on_event).await
     }

@@ -13,7 +13,10 @@
 * `RegionServer`, `Region`: memory and files of other processes, read and written one-sidedly.
 
 Every failure is an `Error`; calls that wait leave the interpreter to other threads, and Ctrl-C ends them.
-In a child of the process (`os.fork`) objects that were made before are of no use, and ending them there ends nothing of the parent's.
+
+In a child of the process (`os.fork`, the start method `fork` of multiprocessing) objects that were made before are refused, and ending them there
+ends nothing of the parent's. Once a process has used one of them, a child that it forks makes none, either (`InputError`): use the start methods `spawn` or
+`forkserver`, which PyTorch's `DataLoader(multiprocessing_context=...)` takes, too, or fork before.
 """
 
 from ._ropewalk import __version__
