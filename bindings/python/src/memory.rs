@@ -1,13 +1,14 @@
 //! Memory of objects of Python, by the buffer protocol, or by DLPack where an object has only that, as tensors do.
 
-use pyo3::buffer::PyUntypedBuffer;
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 
 use tensor::Tensor;
+use view::View;
 
 mod tensor;
+mod view;
 
 /// Contiguous memory of an object, which stays where it is until this is dropped.
 pub(crate) struct Memory {
@@ -18,7 +19,7 @@ pub(crate) struct Memory {
 }
 
 enum Kept {
-    View { _view: PyUntypedBuffer },
+    View { _view: View },
     Tensor { _tensor: Tensor },
 }
 
@@ -57,16 +58,10 @@ impl Memory {
                 _kept: Kept::Tensor { _tensor: tensor },
             });
         }
-        let view = PyUntypedBuffer::get(object)?;
-        is_gapless(view.is_c_contiguous())?;
-        if is_written && view.readonly() {
-            return Err(PyBufferError::new_err(
-                "the memory cannot be written: bytes are not, bytearrays and numpy arrays are",
-            ));
-        }
+        let view = View::of(object, is_written)?;
         Ok(Self {
-            start: view.buf_ptr().cast(),
-            len: view.len_bytes(),
+            start: view.start(),
+            len: view.len(),
             _kept: Kept::View { _view: view },
         })
     }

@@ -44,6 +44,52 @@ class Arrays(unittest.TestCase):
             with self.assertRaises(BufferError):
                 own.lend("fixed", Hidden(values), writable=True)
 
+    def test_elements_that_hold_pointers_are_refused(self) -> None:
+        token = ropewalk.new_token()
+        objects = numpy.array([1, "two", None], dtype=object)
+        rows = numpy.zeros(3, dtype=[("number", "i4"), ("O", object)])
+        with ropewalk.Agent(token) as own, ropewalk.RegionServer(token=token) as server:
+            for array in (objects, rows, rows["O"], objects[:1]):
+                for memory in (array, memoryview(array)):
+                    with self.assertRaisesRegex(BufferError, "hold pointers"):
+                        own.lend("objects", memory)
+                    with self.assertRaisesRegex(BufferError, "hold pointers"):
+                        server.serve("objects", array.nbytes, [(0, array.nbytes, memory)])
+            for values in (numpy.zeros(3, "complex128"), numpy.zeros(3, [("O", "i4"), ("P", "complex64")]), numpy.zeros(3, "U5")):
+                own.lend("values", values).end()
+
+    def test_any_contiguous_memory_is_taken(self) -> None:
+        token = ropewalk.new_token()
+        kinds = [numpy.array(2.5), numpy.zeros((0, 3)), numpy.arange(4, dtype="datetime64[s]")]
+        try:
+            import ml_dtypes
+        except ImportError:
+            pass
+        else:
+            kinds += [numpy.arange(10).astype(kind) for kind in (ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn)]
+            mixed = numpy.zeros(2, dtype=[("small", ml_dtypes.bfloat16), ("object", object)])
+        with ropewalk.Agent(token) as own, ropewalk.RegionServer(token=token) as server:
+            for number, array in enumerate(kinds):
+                with self.subTest(array.dtype):
+                    own.lend("values", array, writable=True).end()
+                    if array.nbytes == 0:
+                        continue
+                    back = numpy.zeros_like(array)
+                    server.serve(f"{number}", array.nbytes, [(0, array.nbytes, back)])
+                    region = ropewalk.Region(f"{number}", server.addresses, token=token)
+                    region.put(0, array)
+                    server.withdraw(f"{number}")
+                    self.assertTrue((back == array).all())
+                    array.flags.writeable = False
+                    with self.assertRaises(BufferError):
+                        own.lend("fixed", array, writable=True)
+                    if array.ndim > 0:
+                        with self.assertRaises(BufferError):
+                            own.lend("gaps", array[::2])
+            if len(kinds) > 3:
+                with self.assertRaisesRegex(BufferError, "hold pointers"):
+                    own.lend("mixed", mixed)
+
     def test_arrays_are_sources_and_destinations(self) -> None:
         values = numpy.arange(300_000, dtype="float64").reshape(300, 1000)
         back = numpy.zeros_like(values)

@@ -3,6 +3,7 @@
 import array
 import asyncio
 import contextlib
+import ctypes
 import mmap
 import os
 import pathlib
@@ -222,6 +223,12 @@ class Copies(Folder):
         self.assertFalse((self.folder / "to").exists())
 
 
+class Named(ctypes.Structure):
+    """Names of fields are no formats."""
+
+    _fields_ = [("O", ctypes.c_int), ("P", ctypes.c_double)]
+
+
 class Memory(Folder):
     def test_memory_is_a_source(self) -> None:
         self.file("mapped", 5 * MIB)
@@ -233,6 +240,9 @@ class Memory(Folder):
                 "view": memoryview(bytearray(os.urandom(MIB)))[10:1000],
                 "mmap": mapped,
                 "empty": b"",
+                "ctypes": (ctypes.c_double * 100)(1, 2, 3),
+                "fields": Named(1, 2),
+                "scalar": ctypes.c_int(5),
             }.items():
                 with self.subTest(name), self.own.lend(name, memory) as lent:
                     ropewalk.copy(lent.place, self.at(name), token=self.token)
@@ -259,6 +269,20 @@ class Memory(Folder):
             self.own.lend("gaps", memoryview(bytearray(10))[::2])
         with self.assertRaises(TypeError):
             self.own.lend("number", 5)
+
+        class Row(ctypes.Structure):
+            _fields_ = [("O", ctypes.c_int), ("at", ctypes.c_void_p)]
+
+        for pointers in [
+            (ctypes.py_object * 2)([], {}),
+            (ctypes.c_void_p * 2)(),
+            (ctypes.c_char_p * 2)(),
+            (ctypes.c_wchar_p * 2)(),
+            (ctypes.POINTER(ctypes.c_int) * 2)(),
+            Row(),
+        ]:
+            with self.subTest(pointers), self.assertRaisesRegex(BufferError, "hold pointers"):
+                self.own.lend("pointers", pointers, writable=True)
         memory = bytearray(10)
         with self.own.lend("memory", memory):
             with self.assertRaises(ropewalk.InputError):

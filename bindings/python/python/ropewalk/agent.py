@@ -93,7 +93,8 @@ class Agent:
 
     def lend(self, name: str, memory: Any, *, writable: bool = False) -> Lent:
         """Has the agent serve memory as `buffer:NAME`: bytes, bytearray, memoryview, mmap, numpy array, tensor of the CPU. What has no buffer
-        protocol is taken by `__dlpack__`. It must be contiguous (else `BufferError`), and nothing is copied as a whole.
+        protocol is taken by `__dlpack__`. It must be contiguous, of any kind of element but such as hold pointers (`dtype=object`), else `BufferError`;
+        nothing is copied as a whole.
 
         With `writable`, transfers write it: do not touch it until the transfer has ended. Else do not change it. It is lent until `Lent.end`, or
         until the agent ends.
