@@ -149,6 +149,24 @@ class Copies(Folder):
         self.assertEqual((self.folder / "to").read_bytes(), contents)
         self.assertEqual(report.outcome, "done")
 
+    def test_odd_timeouts_end_no_copy(self) -> None:
+        contents = self.file("from", 4 * MIB)
+        copy = ropewalk.Copy(self.source, self.copy, token=self.token, limit="40Mbit")
+        rows = ropewalk.Rows(token=self.token, limit="40Mbit")
+        rows.schedule(f"writer {self.own.addresses[0]} {self.folder / 'from'} 0 0-{len(contents) - 1}")
+        rows.schedule(f"reader {self.other.addresses[0]} {self.folder / 'rows'} 0 0-{len(contents) - 1}")
+        for transfer in (copy, rows):
+            for timeout in (-1, -0.001, 0, float("-inf")):
+                with self.subTest(timeout), self.assertRaises(TimeoutError):
+                    transfer.wait(timeout)
+            with self.assertRaisesRegex(ropewalk.InputError, "NaN"):
+                transfer.wait(float("nan"))
+            with self.assertRaises(TypeError):
+                transfer.wait("soon")
+            self.assertEqual(transfer.wait(float("inf")).outcome, "done")
+        for name in ("to", "rows"):
+            self.assertEqual((self.folder / name).read_bytes(), contents)
+
     def test_tasks_wait_for_one_copy(self) -> None:
         contents = self.file("from", 4 * MIB)
 

@@ -34,6 +34,15 @@ def _all(of: PlaceLike | Iterable[PlaceLike]) -> list[Place]:
     return [place(one) for one in of]
 
 
+def _time(timeout: float | None) -> float:
+    """The seconds of a wait; below 0 is none at all."""
+    if timeout is None:
+        return float("inf")
+    if timeout != timeout:
+        raise InputError("a timeout is a number of seconds, not NaN; leave it out to wait for the end")
+    return max(timeout, 0.0)
+
+
 class _Bar:
     """Progress of a transfer in a bar of tqdm."""
 
@@ -136,7 +145,7 @@ class Copy:
 
     def wait(self, timeout: float | None = None) -> Report:
         """Waits for the end. Raises `TimeoutError` after `timeout` seconds, and the copy goes on; Ctrl-C cancels it."""
-        left = float("inf") if timeout is None else timeout
+        left = _time(timeout)
         try:
             while True:
                 try:
@@ -277,7 +286,7 @@ class Rows:
 
     def wait(self, timeout: float | None = None) -> Report:
         """As `transfer`, and waits for the end. Raises `TimeoutError` after `timeout` seconds, and the transfer goes on."""
-        left = float("inf") if timeout is None else timeout
+        left = _time(timeout)
         while True:
             report = self._step(min(left, _LOOK_EVERY))
             if report is not None:
