@@ -25,11 +25,17 @@ fn json(report: &Report) -> String {
     serde_json::to_string(report).unwrap_or_default()
 }
 
-/// The longest wait, where none is given: Python's signals are looked at between two.
+/// A time without end: of so many seconds the clock does not see the end.
+const ENDLESS: f64 = 1e15;
+
+/// A time that a caller gives; infinite ones are as long as there are.
 pub(crate) fn duration(seconds: Option<f64>) -> PyResult<Option<Duration>> {
-    let bad = |_| misuse("a time in seconds is not negative");
+    let bad = |_| misuse("a time is a number of seconds, and not negative; None is without end");
     seconds
-        .map(|seconds| Duration::try_from_secs_f64(seconds).map_err(bad))
+        .map(|seconds| match seconds >= ENDLESS {
+            true => Ok(Duration::MAX),
+            false => Duration::try_from_secs_f64(seconds).map_err(bad),
+        })
         .transpose()
 }
 

@@ -101,8 +101,17 @@ class Calls(Streams):
             own.send(b"x")
         with self.assertRaises(TimeoutError):
             self.listener.accept(0)
-        with self.assertRaises(ropewalk.InputError):
-            own.settimeout(-1)
+        for wrong in (-1, float("nan")):
+            with self.assertRaises(ropewalk.InputError):
+                own.settimeout(wrong)
+        with ropewalk.ByteStreams.connect(self.listener.addresses, token=self.token) as streams:
+            for endless in (float("inf"), 1e300):
+                with streams.open() as near, self.listener.accept(endless) as far:
+                    near.settimeout(endless)
+                    far.settimeout(endless)
+                    near.sendall(b"x")
+                    self.assertEqual(far.recv(1), b"x")
+                    near.finish(endless)
 
     def test_one_thread_serves_both_ends(self) -> None:
         own, other = self.pair()

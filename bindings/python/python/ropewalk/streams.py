@@ -151,8 +151,8 @@ class ByteStream:
 
     def settimeout(self, timeout: float | None) -> None:
         """How many seconds later calls wait before they raise `TimeoutError`; 0: they do not wait, and raise `BlockingIOError`; `None`: no bound."""
-        if timeout is not None and timeout < 0:
-            raise InputError("a time in seconds is not negative")
+        if timeout is not None and not timeout >= 0:
+            raise InputError("a time is a number of seconds, and not negative; None is without end")
         self._timeout = timeout
 
     def gettimeout(self) -> float | None:
