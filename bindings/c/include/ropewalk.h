@@ -896,7 +896,8 @@ enum ropewalk_result ropewalk_stream_reset(const struct ropewalk_stream *stream,
                                            struct ropewalk_error **error);
 
 /*
- Listens for origins on every address, which are the interfaces of each connection; port 0 lets the system choose one.
+ Listens for origins on every address, which are the interfaces of each connection; port 0 lets the system choose one. At most 256 regions are connected to a
+ server at once.
 
  * token_file: the file with the secret of all ends, with which data is sealed; NULL only between addresses of this host.
  * server: where the server is put.

@@ -109,7 +109,8 @@ fn bound(milliseconds: c_int) -> Duration {
     u64::try_from(milliseconds).map_or(Duration::MAX, Duration::from_millis)
 }
 
-/// Listens for origins on every address, which are the interfaces of each connection; port 0 lets the system choose one.
+/// Listens for origins on every address, which are the interfaces of each connection; port 0 lets the system choose one. At most 256 regions are connected to a
+/// server at once.
 ///
 /// * `token_file`: the file with the secret of all ends, with which data is sealed; NULL only between addresses of this host.
 /// * `server`: where the server is put.

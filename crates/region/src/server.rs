@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -19,8 +19,10 @@ use crate::RegionError;
 use crate::exposed::{Exposed, Parts};
 use crate::origin::MESSAGE_WINDOW;
 
-/// Origins that one server has at once; each has a thread, and the message socket's threads.
+/// Origins that one server has at once; each has a thread, the message socket's threads (six with one interface), and up to [`ANSWERS_BYTES_MAX`].
 const ORIGINS_MAX: usize = 256;
+/// Origins more than that which are given the reason at once, each by a thread; of those beyond, the connection is closed.
+const REFUSED_MAX: usize = 16;
 /// Regions of one server.
 const REGIONS_MAX: usize = 1024;
 /// An origin that is connected names its region within this time.
@@ -48,10 +50,12 @@ impl std::fmt::Debug for RegionServer {
     }
 }
 
-#[derive(Default)]
 struct Inner {
     regions: Mutex<BTreeMap<String, Arc<Served>>>,
     origins: Mutex<Vec<Weak<Connection>>>,
+    origins_max: usize,
+    /// Origins that are being given the reason why they are not served.
+    refused: AtomicUsize,
     next: AtomicU64,
     has_ended: AtomicBool,
 }
@@ -84,13 +88,28 @@ impl RegionServer {
     /// # Errors
     /// [`RegionError::Message`] for an address that cannot be listened on, [`RegionError::System`] where there is no thread.
     pub fn bind(addresses: &[SocketAddr], options: &Options) -> Result<Self, RegionError> {
+        Self::bind_for(addresses, options, ORIGINS_MAX)
+    }
+
+    fn bind_for(
+        addresses: &[SocketAddr],
+        options: &Options,
+        origins_max: usize,
+    ) -> Result<Self, RegionError> {
         let options = Options {
             window: options.window.max(MESSAGE_WINDOW),
             ..options.clone()
         };
         let listener = Listener::bind(addresses, &options)?;
         let addresses = listener.addresses();
-        let inner = Arc::new(Inner::default());
+        let inner = Arc::new(Inner {
+            regions: Mutex::default(),
+            origins: Mutex::default(),
+            origins_max,
+            refused: AtomicUsize::new(0),
+            next: AtomicU64::new(0),
+            has_ended: AtomicBool::new(false),
+        });
         let own = inner.clone();
         spawn("region-accept", move || accept(&own, &listener))?;
         Ok(Self {
@@ -239,8 +258,9 @@ fn accept(inner: &Arc<Inner>, listener: &Listener) {
         let connection = Arc::new(Connection { socket, number });
         let mut origins = inner.origins.lock();
         origins.retain(|other| other.strong_count() > 0);
-        if origins.len() >= ORIGINS_MAX {
-            connection.socket.close();
+        if origins.len() >= inner.origins_max {
+            drop(origins);
+            turn_away(inner, connection);
             continue;
         }
         origins.push(Arc::downgrade(&connection));
@@ -248,6 +268,37 @@ fn accept(inner: &Arc<Inner>, listener: &Listener) {
         let own = inner.clone();
         // Without a thread the connection is dropped, and the origin sees it closed.
         drop(spawn("region-origin", move || attend(&own, &connection)));
+    }
+}
+
+/// Says to an origin that there are as many as are served.
+fn turn_away(inner: &Arc<Inner>, connection: Arc<Connection>) {
+    if inner.refused.fetch_add(1, Ordering::Relaxed) >= REFUSED_MAX {
+        inner.refused.fetch_sub(1, Ordering::Relaxed);
+        return;
+    }
+    let own = inner.clone();
+    let say = move || {
+        let socket = &connection.socket;
+        socket.set_deadline(Some(HELLO_TIMEOUT));
+        let text = format!(
+            "the node serves {} origins, which is the most; close regions that are not in use, or let threads share one",
+            own.origins_max
+        );
+        let refused = Frame::Refused {
+            id: 0,
+            status: Status::Full,
+            text: &text,
+        };
+        if socket.send_start(refused.encode()).is_ok() {
+            // It arrives before the end.
+            let _ = socket.finish_sending();
+        }
+        socket.close();
+        own.refused.fetch_sub(1, Ordering::Relaxed);
+    };
+    if spawn("region-refuse", say).is_err() {
+        inner.refused.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -479,4 +530,42 @@ fn wait(
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use ropewalk_store::Buffer;
+
+    use super::*;
+    use crate::Region;
+
+    /// An origin more than a server has is given the reason, and served once another one has left.
+    #[test]
+    fn an_origin_too_many_is_given_the_reason() {
+        let options = Options::default();
+        let any = ["127.0.0.1:0".parse().unwrap()];
+        let server = RegionServer::bind_for(&any, &options, 2).unwrap();
+        let exposed = Exposed::memory(0, Buffer::writable(vec![7; 10]));
+        server.serve("table", 10, Rule::All, vec![exposed]).unwrap();
+        let connect = || Region::connect("table", &[server.addresses()], &options);
+        let (first, second) = (connect().unwrap(), connect().unwrap());
+        for _ in 0..2 {
+            let refused = connect().unwrap_err();
+            assert!(
+                refused.to_string().contains("serves 2 origins"),
+                "{refused}"
+            );
+            assert!(refused.is_retryable());
+        }
+        assert_eq!(first.get(0..10).unwrap(), [7; 10]);
+        drop(first);
+        let until = Instant::now() + Duration::from_secs(60);
+        let third = loop {
+            match connect() {
+                Ok(third) => break third,
+                Err(error) => assert!(Instant::now() < until, "{error}"),
+            }
+        };
+        assert_eq!(third.get(0..10).unwrap(), second.get(0..10).unwrap());
+    }
 }

@@ -9,7 +9,8 @@ pub use ropewalk_region::{Exposed, Rule};
 
 use crate::Error;
 
-/// Serves ranges of regions from memory and files of this process until it is dropped. Origins reach them without this program: each has a thread here.
+/// Serves ranges of regions from memory and files of this process until it is dropped. Origins reach them without this program. At most 256
+/// are connected at once, each with seven threads here; one more is refused.
 ///
 /// ```
 /// use ropewalk::{Buffer, Exposed, Region, RegionOptions, RegionServer, Rule};

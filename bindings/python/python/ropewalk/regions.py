@@ -13,7 +13,10 @@ from .errors import raised
 
 
 class RegionServer:
-    """Serves ranges of regions from memory and files of this process, on threads of its own, until `close` or the end of a `with` block."""
+    """Serves ranges of regions from memory and files of this process, on threads of its own, until `close` or the end of a `with` block.
+
+    At most 256 `Region` objects, of all programs together, are connected to one at once, each with seven threads here; threads of a program share one.
+    """
 
     def __init__(
         self,
