@@ -10,8 +10,8 @@ use ropewalk_lane::tls::{self, Authority, TlsError};
 use ropewalk_proto::control::{self, FromAgent, ToAgent, to_agent};
 use ropewalk_proto::report::ControlReport;
 use ropewalk_proto::silence::BEAT_TIME;
-use tokio::sync::Notify;
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 
 use crate::link::{LinkReader, LinkWriter};
@@ -26,10 +26,14 @@ const LAST_WORDS: Duration = Duration::from_millis(300);
 /// A node at the other end of a pipe hears something at least this often.
 const BEAT: Duration = Duration::from_nanos(BEAT_TIME.0);
 
+/// Bytes of messages of one node that wait for the driver; longer ones wait alone. Further ones stay in the connection, and fill it: what a node
+/// sends while a plan is made takes no more memory than this.
+const QUEUED_MAX: u32 = 4 << 20;
+
 /// What comes to the driver from elsewhere.
 pub(crate) enum Input {
-    /// A node says something, in so many bytes.
-    Message(u32, Box<FromAgent>, usize),
+    /// A node says something, in so many bytes; its place among those that wait.
+    Message(u32, Box<FromAgent>, usize, OwnedSemaphorePermit),
     /// A node's connection broke.
     Lost(u32, String),
     /// A receiver asked for a connection to a sender through this process, and has none for this reason.
@@ -217,9 +221,16 @@ async fn read_all(
     inputs: UnboundedSender<Input>,
     outbox: Arc<Outbox>,
 ) {
+    let places = Arc::new(Semaphore::new(QUEUED_MAX as usize));
     loop {
         let (input, is_last) = match reader.read().await {
-            Ok((message, bytes)) => (Input::Message(number, message, bytes), false),
+            Ok((message, bytes)) => {
+                let length = u32::try_from(bytes).unwrap_or(QUEUED_MAX);
+                let place = places.clone().acquire_many_owned(length.min(QUEUED_MAX));
+                // It is never closed.
+                let Ok(place) = place.await else { return };
+                (Input::Message(number, message, bytes, place), false)
+            }
             Err(error) => (Input::Lost(number, error.to_string()), true),
         };
         if inputs.send(input).is_err() || is_last {
@@ -288,5 +299,51 @@ impl Issuer {
         Ok(ToAgent {
             body: Some(to_agent::Body::Credentials(credentials)),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ropewalk_proto::control::{Listed, Listing, from_agent};
+    use tokio::io::AsyncWriteExt as _;
+
+    use super::*;
+    use crate::link::Link;
+
+    /// While the driver takes nothing, what a node sends stays in its connection; then all of it is received.
+    #[tokio::test]
+    async fn what_waits_for_the_driver_is_bounded() {
+        const MESSAGES: usize = 40;
+        let entry = Listed {
+            path: vec![b'x'; 1 << 20],
+            ..Listed::default()
+        };
+        let message = FromAgent {
+            body: Some(from_agent::Body::Listing(Listing {
+                entries: vec![entry],
+            })),
+        };
+        let mut bytes = Vec::new();
+        control::encode_into(&mut bytes, &message);
+        let (ours, mut theirs) = tokio::io::duplex(1 << 16);
+        let (inputs, mut received) = mpsc::unbounded_channel();
+        let reader = Link::of(ours).reader;
+        tokio::spawn(read_all(reader, 3, inputs, Arc::default()));
+        let writing = tokio::spawn(async move {
+            for _ in 0..MESSAGES {
+                theirs.write_all(&bytes).await.unwrap();
+            }
+            theirs
+        });
+        // Far more turns than it takes.
+        for _ in 0..20_000 {
+            tokio::task::yield_now().await;
+        }
+        assert!((1..=4).contains(&received.len()), "{}", received.len());
+        for _ in 0..MESSAGES {
+            let input = received.recv().await;
+            assert!(matches!(input, Some(Input::Message(3, ..))));
+        }
+        writing.await.unwrap();
     }
 }

@@ -385,7 +385,7 @@ impl Driver {
 
     async fn handle(&mut self, input: Input) {
         match input {
-            Input::Message(node, message, bytes) => {
+            Input::Message(node, message, bytes, _) => {
                 count_received(&mut self.control, &message, bytes);
                 let now = self.now();
                 self.coordinator.handle_message(node, *message, now);

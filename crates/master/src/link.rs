@@ -68,6 +68,12 @@ impl Link {
         }
     }
 
+    /// What is read of a stream and written to it, for tests.
+    #[cfg(test)]
+    pub fn of(stream: tokio::io::DuplexStream) -> Self {
+        Self::new(Box::new(stream), None)
+    }
+
     /// The control stream of an agent at the other end of a pipe. The pipe is protected by what it runs through, and
     /// no other process could read or write it: no handshake, no proof.
     pub async fn over(pipe: &Pipe) -> Result<Self, PipeError> {

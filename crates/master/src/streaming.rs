@@ -305,7 +305,7 @@ impl Driver {
 
     fn handle(&mut self, input: Input) {
         match input {
-            Input::Message(node, message, _) => self.hear(node, *message),
+            Input::Message(node, message, _, _) => self.hear(node, *message),
             Input::Lost(node, reason) => {
                 let message = format!("the connection to its agent ended: {reason}");
                 self.fail(Cause::Node, Some(node), None, message);

@@ -305,7 +305,7 @@ async fn answer(
 ) -> Result<ForwardOpened, Unopened> {
     while let Some(input) = inputs.recv().await {
         match input {
-            Input::Message(_, message, _) => match message.body {
+            Input::Message(_, message, _, _) => match message.body {
                 Some(from_agent::Body::ForwardOpened(opened)) => return Ok(opened),
                 Some(from_agent::Body::Refused(refused)) => {
                     let text = format!("{name}: {}", refused.message);

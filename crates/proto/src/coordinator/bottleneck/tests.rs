@@ -337,6 +337,7 @@ fn silence_is_a_cause() {
     // The sender.
     let mut c = pair();
     waiting(&mut c, path, TcpStatus::default(), 1, 100);
+    timers(&mut c, 1..2);
     for second in 2..10 {
         timers(&mut c, second..second + 1);
         let status = Status {
@@ -345,6 +346,11 @@ fn silence_is_a_cause() {
                 peer: second * SECOND,
                 ..Waits::default()
             }),
+            pairs: vec![PairStatus {
+                delivered: 100,
+                left: 1000,
+                ..PairStatus::default()
+            }],
             ..Status::default()
         };
         let now = Instant(second * SECOND);
