@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 use ropewalk_master::{Cancel, Members};
 use ropewalk_model::ByteRate;
-use ropewalk_proto::codes::EXIT_INTERRUPTED;
+use ropewalk_proto::codes::{EXIT_INTERRUPTED, EXIT_STOPPED};
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
@@ -18,10 +18,6 @@ use crate::inputs::Inputs;
 
 /// The variable by which a process learns that it runs a job.
 pub(crate) const JOB: &str = "ROPEWALK_JOB";
-
-/// Exit status of a run that a signal or the end of its master has stopped: `serve` runs the job again. One whose transfer was cancelled
-/// by name ends as commands do.
-pub(crate) const EXIT_STOPPED: u8 = 75;
 
 /// How long a run waits for the one before to end: a commit of many files takes this long at most.
 const LOCK_PATIENCE: Duration = Duration::from_secs(300);

@@ -39,6 +39,10 @@ pub const EXIT_PARTIAL: u8 = 3;
 /// Exit status of what was refused before anything was changed.
 pub const EXIT_REFUSED: u8 = 4;
 
+/// Exit status of a job's run of `serve` that a signal or the end of its master has stopped: the job runs again. One whose transfer was
+/// cancelled by name ends as commands do.
+pub const EXIT_STOPPED: u8 = 75;
+
 /// Exit status after Ctrl-C or SIGTERM.
 pub const EXIT_INTERRUPTED: u8 = 130;
 

@@ -21,6 +21,8 @@ use crate::codes::OUTCOMES;
 use crate::coordinator::limit_shares;
 use crate::report::Report;
 
+mod ends;
+
 /// Pause before the second try, in seconds; each further one is twice as long.
 const PAUSE_MIN: u64 = 5;
 

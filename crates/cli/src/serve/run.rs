@@ -15,14 +15,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
-use ropewalk_proto::codes::{EXIT_INTERRUPTED, EXIT_USAGE};
 use ropewalk_proto::queue::{Ran, Summary};
-use ropewalk_proto::report::{ErrorKind, Event, Outcome, Report};
+use ropewalk_proto::report::Event;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::task::Task;
 use crate::inputs::{Inputs, Text};
-use crate::job::{EXIT_STOPPED, Given, JOB};
+use crate::job::{Given, JOB};
 use crate::{escape, sys};
 
 /// Bytes of a run's standard error that are kept: its end.
@@ -302,79 +301,9 @@ fn run(
     };
     let summary = report.as_deref().map(Summary::of);
     Ok((
-        meaning(status, report.as_deref(), errors, is_stopped),
+        Ran::of(status, report.as_deref(), errors, is_stopped),
         summary,
     ))
-}
-
-/// What the end of a process means for its job.
-fn meaning(
-    status: std::process::ExitStatus,
-    report: Option<&Report>,
-    errors: Option<String>,
-    is_stopped: bool,
-) -> Ran {
-    let code = status.code();
-    if code == Some(0) {
-        return Ran::Done;
-    }
-    if is_stopped || code == Some(EXIT_STOPPED.into()) {
-        return Ran::Interrupted;
-    }
-    if code == Some(EXIT_INTERRUPTED.into()) {
-        return Ran::Cancelled;
-    }
-    let said = report.and_then(|report| report.error.clone());
-    let said = said.or(errors).filter(|said| !said.is_empty());
-    let kind = report.and_then(|report| report.error_kind);
-    // What the user has to change first.
-    let is_final = match kind {
-        Some(
-            ErrorKind::Usage | ErrorKind::Specification | ErrorKind::Refused | ErrorKind::Differing,
-        ) => true,
-        Some(_) => report.is_some_and(lacks_rights_only),
-        None => code == Some(EXIT_USAGE.into()),
-    };
-    Ran::Failed {
-        reason: said.unwrap_or_else(|| format!("its process ended: {status}")),
-        is_final,
-        safe_bytes: report.map_or(0, safe_bytes),
-    }
-}
-
-/// Whether all was copied but for files that may not be read at their sources, or not be put in their places, and links that the file system
-/// there refuses: time does not change that.
-fn lacks_rights_only(report: &Report) -> bool {
-    let unread = report.left_out.iter().map(|one| &one.reason);
-    let unplaced = report.landing.not_placed.iter().map(|one| &one.reason);
-    let mut reasons = unread.chain(unplaced).peekable();
-    report.outcome == Outcome::Partial
-        && report.left_out_more == 0
-        && report.landing.not_placed_more == 0
-        && reasons.peek().is_some()
-        && reasons.all(|reason| {
-            ["permission denied", "file system there"]
-                .iter()
-                .any(|one| reason.contains(one))
-        })
-        && report.missing.is_empty()
-        && report.missing_files.is_empty()
-        && report.landing.not_removed.is_empty()
-}
-
-/// What is at destinations: what the run has moved, and what it has found.
-fn safe_bytes(report: &Report) -> u64 {
-    let landing = &report.landing;
-    let found = [
-        landing.unchanged_bytes,
-        landing.kept_bytes,
-        landing.resumed_bytes,
-        landing.taken_bytes,
-    ];
-    let found = found
-        .iter()
-        .fold(0, |sum: u64, bytes| sum.saturating_add(*bytes));
-    report.delivered_bytes.saturating_add(found)
 }
 
 /// A handle that stays that of this process.
@@ -415,86 +344,4 @@ fn write_file(path: &Path, inputs: &Inputs) -> std::io::Result<()> {
     let mut options = File::options();
     let options = options.write(true).create(true).truncate(true).mode(0o600);
     options.open(path)?.write_all(&serde_json::to_vec(inputs)?)
-}
-
-#[cfg(test)]
-mod tests {
-    use std::os::unix::process::ExitStatusExt as _;
-    use std::process::ExitStatus;
-
-    use ropewalk_proto::report::LeftOutReport;
-
-    use super::*;
-
-    fn failed(ran: Ran) -> (String, bool) {
-        match ran {
-            Ran::Failed {
-                reason, is_final, ..
-            } => (reason, is_final),
-            other => panic!("{other:?}"),
-        }
-    }
-
-    /// A failed run is tried again where time may help; not where the user has to change something first.
-    #[test]
-    fn ends_are_read() {
-        let exit = |code: i32| ExitStatus::from_raw(code << 8);
-        assert_eq!(meaning(exit(0), None, None, true), Ran::Done);
-        assert_eq!(meaning(exit(130), None, None, true), Ran::Interrupted);
-        assert_eq!(meaning(exit(130), None, None, false), Ran::Cancelled);
-        // A signal of the system, before that of `serve`.
-        assert_eq!(meaning(exit(75), None, None, false), Ran::Interrupted);
-        let report = |kind| Report {
-            error: Some("why".into()),
-            error_kind: Some(kind),
-            ..Report::ended(Outcome::Failed)
-        };
-        for (kind, is_final) in [
-            (ErrorKind::Unreachable, false),
-            (ErrorKind::Lost, false),
-            (ErrorKind::Missing, false),
-            (ErrorKind::Node, false),
-            (ErrorKind::Refused, true),
-            (ErrorKind::Specification, true),
-        ] {
-            let ran = meaning(exit(4), Some(&report(kind)), None, false);
-            assert_eq!(failed(ran), ("why".into(), is_final));
-        }
-        // A file that a source may not read, beside one that it could not.
-        let left_out = |reason: &str| LeftOutReport {
-            node: "a".into(),
-            file: "f".into(),
-            reason: reason.into(),
-        };
-        for (reasons, is_final) in [
-            (vec!["permission denied"], true),
-            (vec!["permission denied", "input/output error"], false),
-            (vec![], false),
-        ] {
-            let partial = Report {
-                outcome: Outcome::Partial,
-                left_out: reasons.into_iter().map(left_out).collect(),
-                ..report(ErrorKind::Missing)
-            };
-            let ran = meaning(exit(3), Some(&partial), None, false);
-            assert_eq!(failed(ran).1, is_final, "{:?}", partial.left_out);
-        }
-        let mut moved = report(ErrorKind::Lost);
-        moved.delivered_bytes = 5;
-        moved.landing.resumed_bytes = 30;
-        moved.landing.unchanged_bytes = 100;
-        let ran = meaning(exit(1), Some(&moved), None, false);
-        assert!(matches!(
-            ran,
-            Ran::Failed {
-                safe_bytes: 135,
-                ..
-            }
-        ));
-        let ran = meaning(exit(2), None, Some("wrong option".into()), false);
-        assert_eq!(failed(ran), ("wrong option".into(), true));
-        let ran = meaning(ExitStatus::from_raw(9), None, Some(String::new()), false);
-        let (reason, is_final) = failed(ran);
-        assert!(reason.contains("signal: 9") && !is_final, "{reason}");
-    }
 }
