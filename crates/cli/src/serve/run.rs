@@ -10,7 +10,7 @@ use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::{Child, ChildStderr, ChildStdin, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -122,25 +122,10 @@ impl Runner {
         };
         let (task, happened) = (task.clone(), self.happened.clone());
         let run = move || {
-            let (ran, summary) = match run(id, &task, &given, &live, &happened) {
-                Ok(ended) => ended,
-                Err(error) => (
-                    Ran::Failed {
-                        reason: format!("{error:#}"),
-                        is_final: false,
-                        safe_bytes: 0,
-                    },
-                    None,
-                ),
-            };
-            happened(Happened::Ended(id, ran, summary));
+            ending(id, &happened, || run(id, &task, &given, &live, &happened));
         };
         if let Err(error) = std::thread::Builder::new().spawn(run) {
-            let ran = Ran::Failed {
-                reason: format!("cannot start a thread: {error}"),
-                is_final: false,
-                safe_bytes: 0,
-            };
+            let ran = passing(format!("cannot start a thread: {error}"));
             (self.happened)(Happened::Ended(id, ran, None));
         }
     }
@@ -225,6 +210,54 @@ fn lock(live: &Mutex<Live>) -> std::sync::MutexGuard<'_, Live> {
     live.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// A failure that another run may not have.
+fn passing(reason: String) -> Ran {
+    Ran::Failed {
+        reason,
+        is_final: false,
+        safe_bytes: 0,
+    }
+}
+
+/// What is said of a run when this is dropped, however it ends: without that its job would never end.
+struct Ending<'a> {
+    id: u64,
+    happened: &'a Listener,
+    ended: Option<(Ran, Option<Summary>)>,
+}
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        let panicked = || (passing("`ropewalk serve` failed to follow it".into()), None);
+        let (ran, summary) = self.ended.take().unwrap_or_else(panicked);
+        (self.happened)(Happened::Ended(self.id, ran, summary));
+    }
+}
+
+/// Carries out what a run does, and says how it has ended, also where that panics.
+fn ending(id: u64, happened: &Listener, body: impl FnOnce() -> Result<(Ran, Option<Summary>)>) {
+    let mut ending = Ending {
+        id,
+        happened,
+        ended: None,
+    };
+    ending.ended = Some(match body() {
+        Ok(ended) => ended,
+        Err(error) => (passing(format!("{error:#}")), None),
+    });
+}
+
+/// The process of a run. None is left when this is dropped, not even its entry in the table of processes.
+struct Owned(Child);
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        // Neither does anything where it has been waited for.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 /// Carries one run out.
 fn run(
     id: u64,
@@ -235,10 +268,24 @@ fn run(
 ) -> Result<(Ran, Option<Summary>)> {
     let shown = given.file.display();
     write_file(&given.file, &task.inputs).with_context(|| format!("cannot write {shown}"))?;
-    let mut child = start(task, given)?;
+    let child = Owned(start(task, given)?);
+    follow(id, child, task.key.is_some(), live, happened)
+}
+
+/// Follows a process to its end.
+///
+/// * `is_handed`: whether a command of another host may hear what it says.
+fn follow(
+    id: u64,
+    mut child: Owned,
+    is_handed: bool,
+    live: &Mutex<Live>,
+    happened: &Listener,
+) -> Result<(Ran, Option<Summary>)> {
+    let child = &mut child.0;
     {
         let mut live = lock(live);
-        live.process = handle(&child);
+        live.process = handle(child);
         if let Some(input) = &child.stdin {
             rustix::io::ioctl_fionbio(input, true).context("cannot prepare a pipe")?;
         }
@@ -246,18 +293,10 @@ fn run(
         live.send_share();
         live.signal();
     }
-    let errors = child.stderr.take().map(|mut errors| {
-        std::thread::spawn(move || {
-            let mut end = Vec::new();
-            let mut part = [0; 1024];
-            while let Ok(read @ 1..) = errors.read(&mut part) {
-                end.extend_from_slice(&part[..read]);
-                let excess = end.len().saturating_sub(ERROR_LEN);
-                end.drain(..excess);
-            }
-            String::from_utf8_lossy(&end).trim().to_owned()
-        })
-    });
+    let errors = child.stderr.take().context("no standard error")?;
+    let errors = std::thread::Builder::new()
+        .spawn(move || end_of(errors))
+        .context("cannot start a thread")?;
     let mut report = None;
     for line in BufReader::new(child.stdout.take().context("no output")?).lines() {
         let Ok(line) = line else {
@@ -278,7 +317,7 @@ fn run(
                     | Event::Ended { .. }
             )
         );
-        if is_of_now && task.key.is_some() {
+        if is_of_now && is_handed {
             happened(Happened::Said(id, line.into()));
         }
         match event {
@@ -293,7 +332,7 @@ fn run(
         }
     }
     let status = child.wait().context("cannot wait for the transfer")?;
-    let errors = errors.and_then(|reading| reading.join().ok());
+    let errors = errors.join().ok();
     let is_stopped = {
         let mut live = lock(live);
         (live.process, live.input) = (None, None);
@@ -304,6 +343,18 @@ fn run(
         Ran::of(status, report.as_deref(), errors, is_stopped),
         summary,
     ))
+}
+
+/// The end of what a process writes to its standard error.
+fn end_of(mut errors: ChildStderr) -> String {
+    let mut end = Vec::new();
+    let mut part = [0; 1024];
+    while let Ok(read @ 1..) = errors.read(&mut part) {
+        end.extend_from_slice(&part[..read]);
+        let excess = end.len().saturating_sub(ERROR_LEN);
+        end.drain(..excess);
+    }
+    String::from_utf8_lossy(&end).trim().to_owned()
 }
 
 /// A handle that stays that of this process.
@@ -344,4 +395,58 @@ fn write_file(path: &Path, inputs: &Inputs) -> std::io::Result<()> {
     let mut options = File::options();
     let options = options.write(true).create(true).truncate(true).mode(0o600);
     options.open(path)?.write_all(&serde_json::to_vec(inputs)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use rustix::process::test_kill_process;
+
+    use super::*;
+
+    /// A run whose thread panics has ended all the same: its job is tried again, and of its process nothing is left.
+    #[test]
+    fn a_panic_ends_the_run() {
+        let said = serde_json::to_string(&Event::Scanning {
+            node: "a".into(),
+            entries: 1,
+        });
+        let child = Command::new("sh")
+            .args(["-c", "echo \"$0\"; exec cat", &said.unwrap()])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let process = Pid::from_child(&child);
+        let (ends, ended) = mpsc::channel();
+        let happened: Listener = Arc::new(move |happened| match happened {
+            Happened::Ended(id, ran, summary) => ends.send((id, ran, summary)).unwrap(),
+            Happened::Rate(..) | Happened::Said(..) => panic!("it fails"),
+        });
+        let live = Arc::new(Mutex::new(Live::default()));
+        // Standard input of the process stays open.
+        let held = live.clone();
+        let running = std::thread::spawn(move || {
+            ending(7, &happened, || {
+                follow(7, Owned(child), false, &live, &happened)
+            });
+        });
+        running.join().unwrap_err();
+        let (id, ran, summary) = ended.try_recv().unwrap();
+        assert_eq!((id, summary), (7, None));
+        assert!(
+            matches!(
+                ran,
+                Ran::Failed {
+                    is_final: false,
+                    ..
+                }
+            ),
+            "{ran:?}"
+        );
+        assert!(test_kill_process(process).is_err());
+        drop(held);
+    }
 }
