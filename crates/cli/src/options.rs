@@ -413,6 +413,8 @@ pub(crate) struct DetachArgs {
     pub detach: bool,
 
     /// Jobs of higher priority run first
+    ///
+    /// Of a job that is handed over to another host 0 is the highest
     #[arg(
         long,
         hide_short_help = true,

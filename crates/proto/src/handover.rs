@@ -23,6 +23,10 @@ pub const OPTIONS_MAX: usize = 256;
 /// Longest value: a list of some dozen interfaces.
 pub const VALUE_MAX: usize = 256;
 
+/// Highest priority of a job that is handed over: what jobs of the user of the master have unless that user gives them another one. With a
+/// higher one the holders of a token could keep those from running.
+pub const PRIORITY_MAX: i32 = 0;
+
 /// Longest question: a specification and all options, with names, lengths and the version around them.
 pub const QUESTION_MAX: usize = SPECIFICATION_MAX + OPTIONS_MAX * (VALUE_MAX + 64) + 1024;
 
@@ -139,7 +143,7 @@ pub struct Submission {
     pub specification: String,
     /// `--name`, or `--name=value` as one argument, of [`OPTIONS`] alone; values are not read yet.
     pub words: Vec<String>,
-    /// Higher ones run first.
+    /// Higher ones run first; at most [`PRIORITY_MAX`].
     pub priority: i32,
 }
 
@@ -162,7 +166,7 @@ impl Question {
                     key: read_key(&submit.key)?,
                     specification: submit.specification,
                     words: words(&submit.options)?,
-                    priority: submit.priority,
+                    priority: submit.priority.min(PRIORITY_MAX),
                 }))
             }
             to_serve::Body::Follow(follow) => Ok(Self::Follow {
@@ -276,6 +280,27 @@ mod tests {
             ]
         );
         assert_eq!((submission.key, submission.priority), ([7; KEY_LEN], -3));
+    }
+
+    /// Other hosts can have their jobs run later than those of the master's user, and not earlier.
+    #[test]
+    fn priorities_are_bounded() {
+        for (given, taken) in [
+            (i32::MAX, 0),
+            (1, 0),
+            (0, 0),
+            (-1, -1),
+            (i32::MIN, i32::MIN),
+        ] {
+            let mut question = submit(&[]);
+            if let Some(to_serve::Body::Submit(submit)) = &mut question.body {
+                submit.priority = given;
+            }
+            let Ok(Question::Submit(submission)) = Question::read(question) else {
+                panic!("it is refused")
+            };
+            assert_eq!(submission.priority, taken);
+        }
     }
 
     /// Programs, files of the master's host, hosts to log in to, and what is no option at all, are refused by name.

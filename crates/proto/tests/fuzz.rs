@@ -435,6 +435,7 @@ fn questions_to_a_standing_master() {
             Ok(handover::Question::Submit(submission)) => {
                 assert!(submission.specification.len() <= handover::SPECIFICATION_MAX);
                 assert!(submission.words.len() <= handover::OPTIONS_MAX);
+                assert!(submission.priority <= handover::PRIORITY_MAX);
                 for word in &submission.words {
                     let name = word.strip_prefix("--").unwrap();
                     let name = name.split('=').next().unwrap();

@@ -49,7 +49,7 @@ pub(super) enum Call {
         task: Box<Task>,
         /// Where it writes.
         places: Vec<String>,
-        /// Higher ones run first.
+        /// Higher ones run first; bounded by what was read.
         priority: i32,
     },
     /// One job.

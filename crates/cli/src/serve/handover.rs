@@ -64,6 +64,10 @@ pub(crate) fn hand_over(
         Err(error) => return Err(Unusable(refused(&error)).into()),
     };
     let output = &args.output.with_page(&args.page);
+    if args.detach.priority > handover::PRIORITY_MAX && !output.quiet {
+        let most = handover::PRIORITY_MAX;
+        eprintln!("note: the priority of job {job} is {most}, the highest from another host");
+    }
     if args.detach.detach {
         match output.json {
             true => say(format_args!("{{\"job\":{job},\"at\":\"{at}\"}}")),
