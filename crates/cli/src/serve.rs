@@ -350,6 +350,7 @@ impl Server {
             }
             match self.actions.pop_front() {
                 Some(Action::Start(id, share)) => {
+                    self.said.begin(id);
                     if let Some(task) = self.tasks.get(&id) {
                         self.runner.start(id, task, share);
                     }

@@ -55,7 +55,7 @@ pub use ropewalk_tunnel::addresses as listening_addresses;
 pub use rounds::{run, run_with};
 pub use sharing::clear_paths;
 pub use speeds::{Hints, remembered_speeds};
-pub use standing::{JobError, StandingMaster, job_key, report_of};
+pub use standing::{JobError, LastReport, StandingMaster, job_key};
 pub use streaming::{StageProgram, StreamEvent, StreamRequest, stream};
 pub use tunneling::{ForwardRequest, RemoteRequest, TunnelEvent, TunnelRequest, tunnel};
 pub use watching::{Watched, WatchedHost};

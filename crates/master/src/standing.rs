@@ -14,7 +14,7 @@ use tokio::net::TcpStream;
 
 use crate::link;
 
-pub use jobs::{JobError, StandingMaster, report_of};
+pub use jobs::{JobError, LastReport, StandingMaster};
 
 /// A host that does not even refuse a connection within this time has no standing master.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);

@@ -1,6 +1,6 @@
 //! Transfers that a standing master carries out: handed over, followed, cancelled.
 
-use ropewalk_master::{Cancel, JobError, StandingMaster, job_key, report_of};
+use ropewalk_master::{Cancel, JobError, LastReport, StandingMaster, job_key};
 use ropewalk_proto::control::{ServeOption, ServeSubmit};
 use ropewalk_proto::report::{ErrorKind, Event, Outcome, Report};
 
@@ -45,13 +45,13 @@ impl Job {
             job,
             at: master.at.to_string(),
         });
-        let mut last = None;
+        let mut last = LastReport::default();
         let entry = {
-            let mut handle = |_: &_, event: Option<Event>| match event {
+            let mut handle = |entry: &_, event: Option<Event>| {
                 // The end of a run is not that of the job: it may run again.
-                Some(event @ Event::Ended { .. }) => last = Some(event),
-                Some(event) => on_event(event),
-                None => {}
+                if let Some(event) = last.take(entry, event) {
+                    on_event(event);
+                }
             };
             // It is asked again; the caller sees no events meanwhile.
             let mut note = |_: &str| {};
@@ -68,7 +68,7 @@ impl Job {
                 }
             }
         };
-        let report = report_of(&entry, last);
+        let report = last.of(&entry);
         match report.outcome {
             Outcome::Done => Ok(report),
             _ => Err(Error::of_report(report)),

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use anyhow::{Context as _, Result};
 use clap::ArgMatches;
 use clap::parser::ValueSource;
-use ropewalk_master::{JobError, StandingMaster, job_key, report_of};
+use ropewalk_master::{JobError, LastReport, StandingMaster, job_key};
 use ropewalk_model::{HostPort, format_seconds};
 use ropewalk_proto::codes::EXIT_INTERRUPTED;
 use ropewalk_proto::control::{ServeOption, ServeSubmit};
@@ -139,17 +139,15 @@ async fn show(
         job,
         at: at.to_string(),
     }));
-    let mut last: Option<Event> = None;
+    let mut last = LastReport::default();
     let mut failures = 0;
     let mut handle = |entry: &Entry, event: Option<Event>| {
         if entry.job.failures > failures {
             screen.put(Shown::Note(failure(entry)));
         }
         failures = entry.job.failures;
-        match event {
-            Some(event @ Event::Ended { .. }) => last = Some(event),
-            Some(event) => screen.put(Shown::Event(event)),
-            None => {}
+        if let Some(event) = last.take(entry, event) {
+            screen.put(Shown::Event(event));
         }
     };
     let mut note = |text: &str| screen.put(Shown::Note(text.to_owned()));
@@ -179,7 +177,7 @@ async fn show(
             };
         }
     };
-    let report = report_of(&entry, last);
+    let report = last.of(&entry);
     let ended = screen.end(&mut signals, |show| show.end(report)).await?;
     ended.unwrap_or(Ok(ExitCode::from(EXIT_INTERRUPTED)))
 }

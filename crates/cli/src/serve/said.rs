@@ -17,6 +17,14 @@ pub(super) struct Said {
 }
 
 impl Said {
+    /// A run begins: what an earlier one has said is not of it.
+    pub fn begin(&mut self, job: u64) {
+        // A job that has ended does not run again.
+        if !self.ended.contains(&job) {
+            self.last.remove(&job);
+        }
+    }
+
     /// A run said this.
     pub fn put(&mut self, job: u64, line: Arc<str>) {
         self.last.insert(job, line);
@@ -68,7 +76,10 @@ mod tests {
         said.put(3, line(1));
         said.end(3);
         assert!(said.get(2).is_none() && said.get(3).is_some());
-        for job in [3, 9] {
+        said.put(4, line(1));
+        said.begin(4);
+        assert!(said.get(4).is_none());
+        for job in [3, 4, 9] {
             said.end(job);
         }
         assert_eq!(said.ended_bytes, 1);

@@ -1,14 +1,21 @@
 //! The queue of `serve` without runs: what is kept, and what other hosts see of it.
 
+use ropewalk_proto::queue::{Ran, State};
+
 use super::*;
 use crate::inputs::{Inputs, Text};
 
 /// A server that starts nothing.
 fn server(folder: &Path) -> Server {
+    running(folder, 0)
+}
+
+/// A server that runs so many jobs at one time.
+fn running(folder: &Path, at_once: usize) -> Server {
     let (keep, kept) = Keep::open(folder).unwrap();
     let settings = Settings {
-        at_once: 0,
-        tries: 1,
+        at_once,
+        tries: 2,
         history: 9,
     };
     Server {
@@ -133,4 +140,46 @@ fn what_is_handed_over_is_bounded() {
     server.call(Call::Cancel { job: 1 });
     server.act().unwrap();
     assert!(matches!(server.call(handed("c", 1)), Reply::Taken(3)));
+}
+
+/// The report of an earlier try is not that of a later one, which has ended without any.
+#[test]
+fn a_run_has_its_own_report() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = running(&dir.path().join("queue"), 1);
+    // Its process cannot be started.
+    let Call::Submit { mut task, .. } = handed("a", 9) else {
+        panic!("it is another call")
+    };
+    task.folder = Text(
+        dir.path()
+            .join("none")
+            .into_os_string()
+            .into_encoded_bytes(),
+    );
+    let call = Call::Submit {
+        task,
+        places: Vec::new(),
+        priority: 0,
+    };
+    assert!(matches!(server.call(call), Reply::Taken(1)));
+    let said = |server: &mut Server| match server.call(Call::Look { job: 1, key: None }) {
+        Reply::Looked(entry, said) => (entry.job.state, said),
+        _ => panic!("it is refused"),
+    };
+    let failed = || Ran::Failed {
+        reason: "no route".into(),
+        is_final: false,
+        safe_bytes: 0,
+    };
+    server.take(Input::Happened(Happened::Said(1, "the report".into())));
+    server.queue.ended(1, failed(), 10);
+    server.act().unwrap();
+    assert_eq!(said(&mut server).1.as_deref(), Some("the report"));
+    server.queue.tick(100);
+    server.act().unwrap();
+    assert!(matches!(said(&mut server), (State::Running { .. }, None)));
+    server.queue.ended(1, failed(), 110);
+    server.act().unwrap();
+    assert!(matches!(said(&mut server), (State::Ended { .. }, None)));
 }

@@ -224,14 +224,44 @@ enum Heard {
     Strange(JobError),
 }
 
-/// The report of a job that has ended.
-///
-/// * `last`: the last event of its run that was received.
-#[must_use]
-pub fn report_of(entry: &Entry, last: Option<Event>) -> Report {
-    match last {
-        Some(Event::Ended { report }) if is_its(&report, entry) => *report,
-        _ => summary(entry),
+/// The report of a job that is followed: that of its last run.
+#[derive(Debug, Default)]
+pub struct LastReport {
+    // When the run began that it is of.
+    since: Option<u64>,
+    report: Option<Box<Report>>,
+}
+
+impl LastReport {
+    /// Takes what [`StandingMaster::follow`] says; gives the event where it is no report.
+    pub fn take(&mut self, entry: &Entry, event: Option<Event>) -> Option<Event> {
+        let since = match entry.job.state {
+            State::Waiting { .. } => None,
+            State::Running { since, .. } => Some(since),
+            State::Ended { .. } => self.since,
+        };
+        if since != self.since {
+            (self.since, self.report) = (since, None);
+        }
+        match event? {
+            Event::Ended { report } => {
+                // That of a try that has failed is not the job's.
+                if !matches!(entry.job.state, State::Waiting { .. }) {
+                    self.report = Some(report);
+                }
+                None
+            }
+            event => Some(event),
+        }
+    }
+
+    /// The report of the job, which has ended.
+    #[must_use]
+    pub fn of(self, entry: &Entry) -> Report {
+        match self.report {
+            Some(report) if is_its(&report, entry) => *report,
+            _ => summary(entry),
+        }
     }
 }
 
@@ -243,7 +273,11 @@ fn is_its(report: &Report, entry: &Entry) -> bool {
             end: End::Cancelled,
             ..
         } => report.outcome == Outcome::Cancelled,
-        _ => report.outcome != Outcome::Done,
+        // A later run that made no report failed for a reason of its own.
+        _ => {
+            let is_same = report.error.is_none() || report.error == entry.job.reason;
+            report.outcome != Outcome::Done && is_same
+        }
     }
 }
 
@@ -270,5 +304,101 @@ fn summary(entry: &Entry) -> Report {
             .clone()
             .filter(|_| outcome == Outcome::Failed),
         ..Report::ended(outcome)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ropewalk_proto::queue::Job;
+
+    use super::*;
+
+    fn entry(state: State) -> Entry {
+        Entry {
+            job: Job {
+                id: 1,
+                priority: 0,
+                places: Vec::new(),
+                submitted: 0,
+                state,
+                failures: 1,
+                reason: Some("killed".into()),
+                safe_bytes: 0,
+            },
+            label: None,
+            from: Vec::new(),
+            to: Vec::new(),
+            process: None,
+            last: None,
+        }
+    }
+
+    fn running(since: u64) -> Entry {
+        let cancelled = false;
+        entry(State::Running { since, cancelled })
+    }
+
+    fn ended(error: &str) -> Option<Event> {
+        let report = Report {
+            transfer: "its own".into(),
+            error: Some(error.into()),
+            ..Report::ended(Outcome::Failed)
+        };
+        Some(Event::Ended {
+            report: Box::new(report),
+        })
+    }
+
+    /// The report of an earlier try is not that of the job, however much of what happened between was seen.
+    #[test]
+    fn reports_are_of_the_last_run() {
+        let waiting = || entry(State::Waiting { not_before: 9 });
+        let end = |reason: &str| {
+            let mut end = entry(State::Ended {
+                at: 30,
+                end: End::Failed,
+            });
+            end.job.reason = Some(reason.into());
+            end
+        };
+        let report = |seen: Vec<(Entry, Option<Event>)>, reason: &str, event| {
+            let mut last = LastReport::default();
+            for (entry, event) in seen {
+                assert_eq!(last.take(&entry, event), None);
+            }
+            assert_eq!(last.take(&end(reason), event), None);
+            last.of(&end(reason))
+        };
+        let first = || (running(1), ended("no route"));
+        // The report arrives before, or with, the end of the job.
+        for (seen, event) in [
+            (vec![first()], None),
+            (vec![], ended("no route")),
+            (vec![first(), (running(1), None)], None),
+            (vec![first(), (running(20), ended("no route"))], None),
+        ] {
+            assert_eq!(report(seen, "no route", event).transfer, "its own");
+        }
+        // The last run has made none.
+        for between in [
+            vec![(waiting(), None)],
+            vec![(running(20), None)],
+            vec![(waiting(), ended("no route")), (running(20), None)],
+        ] {
+            let seen = [vec![first()], between].concat();
+            assert_eq!(report(seen, "no route", None).transfer, "");
+        }
+        // Nor was it seen.
+        let report = report(vec![first()], "killed", None);
+        assert_eq!(
+            (&*report.transfer, report.error.as_deref()),
+            ("", Some("killed"))
+        );
+        let event = Event::Note {
+            seconds: 0.0,
+            message: "a note".into(),
+        };
+        let mut last = LastReport::default();
+        assert_eq!(last.take(&running(1), Some(event.clone())), Some(event));
     }
 }
