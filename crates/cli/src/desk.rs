@@ -6,7 +6,7 @@
 //! of JSON, so is the answer. Sockets on which no process listens are removed by the process that finds them.
 
 use std::fs;
-use std::io::{BufRead as _, BufReader, ErrorKind, Read as _, Write as _};
+use std::io::{BufRead as _, BufReader, ErrorKind, Read as _};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,6 +20,7 @@ use ropewalk_model::ByteRate;
 use ropewalk_proto::report::Event;
 use serde::{Deserialize, Serialize};
 
+use crate::deadline::{Until, write_line};
 use crate::runtime_folder::{self, folder, is_own};
 use crate::silence::{self, Silence};
 use crate::transfer::StartArg;
@@ -28,7 +29,7 @@ use crate::{escape, token, transfer};
 /// Pause where no visitor can be let in, since the process may open no more files.
 const REST: Duration = Duration::from_millis(100);
 
-/// A visitor or desk that says nothing for this long is left.
+/// A visitor or desk that has not said, or taken, all of it by then is left.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Longest question or answer that is read: a progress event of some ten thousand nodes.
@@ -334,17 +335,17 @@ fn answer(
             let Some(members) = members else {
                 let kind = state.lock().unwrap_or_else(PoisonError::into_inner).kind;
                 let error = format!("it is a {}; only transfers can be changed", kind.name());
-                return write_line(&visitor, &serde_json::to_string(&Verdict::no(error))?);
+                return write_line(&visitor, &Verdict::no(error), PATIENCE);
             };
             if Arc::strong_count(waiting) > WAITING_MAX {
                 let error = format!("{WAITING_MAX} others wait already; try again in a moment");
-                return write_line(&visitor, &serde_json::to_string(&Verdict::no(error))?);
+                return write_line(&visitor, &Verdict::no(error), PATIENCE);
             }
             let (members, held) = (members.clone(), waiting.clone());
             let decide = move || {
                 let verdict = decide(&question, &members);
                 drop(held);
-                serde_json::to_string(&verdict).map(|line| write_line(&visitor, &line))
+                write_line(&visitor, &verdict, PATIENCE)
             };
             std::thread::Builder::new().spawn(decide)?;
             return Ok(());
@@ -352,7 +353,7 @@ fn answer(
     }
     let mut answer = state.lock().unwrap_or_else(PoisonError::into_inner).clone();
     answer.cancelled = cancel.is_cancelled();
-    write_line(&visitor, &serde_json::to_string(&answer)?)
+    write_line(&visitor, &answer, PATIENCE)
 }
 
 /// Asks the transfer and waits for its word.
@@ -410,15 +411,9 @@ impl Verdict {
 }
 
 fn read_line(stream: &UnixStream, patience: Duration) -> Result<String> {
-    stream.set_read_timeout(Some(patience))?;
     let mut line = String::new();
-    BufReader::new(stream.take(LINE_MAX)).read_line(&mut line)?;
+    BufReader::new(Until::new(stream, patience).take(LINE_MAX)).read_line(&mut line)?;
     Ok(line)
-}
-
-fn write_line(mut stream: &UnixStream, line: &str) -> Result<()> {
-    stream.set_write_timeout(Some(PATIENCE))?;
-    Ok(stream.write_all(format!("{line}\n").as_bytes())?)
 }
 
 /// Asks every desk in a folder; gives path and answer of each, in order of path.
@@ -496,7 +491,7 @@ pub(crate) fn ask(path: &Path, question: &Question) -> Result<Answer> {
 }
 
 fn ask_on(stream: &UnixStream, question: &Question) -> Result<Answer> {
-    write_line(stream, &serde_json::to_string(question)?)?;
+    write_line(stream, question, PATIENCE)?;
     Ok(serde_json::from_str(&read_line(stream, PATIENCE)?)?)
 }
 
@@ -507,7 +502,7 @@ fn ask_on(stream: &UnixStream, question: &Question) -> Result<Answer> {
 pub(crate) fn ask_members(path: &Path, question: &Question) -> Result<Verdict> {
     let ended = "the transfer ended before it answered";
     let stream = runtime_folder::connect(path).context(ended)?;
-    write_line(&stream, &serde_json::to_string(question)?).context(ended)?;
+    write_line(&stream, question, PATIENCE).context(ended)?;
     let line = read_line(&stream, JOIN_PATIENCE).with_context(|| {
         format!(
             "no answer within {} s; `ropewalk status` shows whether it runs",
@@ -621,8 +616,7 @@ mod tests {
         // The questions are not taken out: so many wait, and a status is answered meanwhile.
         let wait = |_| {
             let stream = UnixStream::connect(&path).unwrap();
-            let line = serde_json::to_string(&join(good, None)).unwrap();
-            write_line(&stream, &line).unwrap();
+            write_line(&stream, &join(good, None), PATIENCE).unwrap();
             stream
         };
         let waiting: Vec<UnixStream> = (0..WAITING_MAX).map(wait).collect();
@@ -673,7 +667,7 @@ mod tests {
         .unwrap();
         drop(UnixListener::bind(dir.path().join("stale.sock")).unwrap());
         let stream = UnixStream::connect(desk.path.lock().unwrap().as_path()).unwrap();
-        write_line(&stream, "nonsense").unwrap();
+        write_line(&stream, &"nonsense", PATIENCE).unwrap();
         assert_eq!(ask_all(dir.path(), &Question::Status).unwrap().len(), 1);
         assert!(!dir.path().join("stale.sock").exists());
     }

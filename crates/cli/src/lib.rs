@@ -6,6 +6,7 @@ mod check;
 mod checksums;
 mod choices;
 mod copy;
+mod deadline;
 mod demo;
 mod desk;
 mod doctor;

@@ -1,7 +1,6 @@
 //! `serve`: a standing master with a queue that outlives it. Decisions are [`ropewalk_proto::queue`]'s; this is its loop.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -29,7 +28,7 @@ mod said;
 mod submit;
 mod task;
 
-use self::door::{Answer, Door, Question};
+use self::door::{Answer, Door, Question, Visitor};
 use self::far::{Call, Far, Reply};
 use self::keep::Keep;
 use self::run::{Happened, Runner};
@@ -109,7 +108,7 @@ Exit status: 0 ended by a signal (what runs is stopped, and goes on next time), 
 /// What reaches the loop.
 enum Input {
     /// A visitor's question.
-    Asked(Box<Question>, UnixStream),
+    Asked(Box<Question>, Visitor),
     /// A question of another host.
     Called(Call, oneshot::Sender<Reply>),
     /// What happens to a run.
@@ -159,6 +158,7 @@ pub(crate) fn run(args: &ServeArgs) -> Result<ExitCode> {
     };
     let limit = args.limit.map(|rate| rate.0);
     let waiting = kept.jobs.iter().filter(|job| !job.state.is_ended()).count();
+    let (writing, written) = mpsc::channel();
     let mut server = Server {
         queue: Queue::new(settings, limit, kept.jobs),
         tasks: kept.tasks,
@@ -172,6 +172,7 @@ pub(crate) fn run(args: &ServeArgs) -> Result<ExitCode> {
             Arc::new(move |happened| drop(inputs.send(Input::Happened(happened)))),
         ),
         waiters: Vec::new(),
+        writing,
     };
     sys::say(format_args!(
         "ropewalk serve: {waiting} jobs of {} to do; end with Ctrl-C",
@@ -182,7 +183,9 @@ pub(crate) fn run(args: &ServeArgs) -> Result<ExitCode> {
     }
     service::ready(&format!("{waiting} jobs to do"));
     let ended = server.serve(&incoming);
-    drop((door, far));
+    // Visitors that wait are left.
+    drop((door, far, server));
+    let _ = written.recv_timeout(door::LAST_TIME);
     ended.map(|()| ExitCode::SUCCESS)
 }
 
@@ -233,7 +236,9 @@ struct Server {
     is_held_up: bool,
     runner: Runner,
     // Visitors that wait for a job's end.
-    waiters: Vec<(u64, UnixStream)>,
+    waiters: Vec<(u64, Visitor)>,
+    // Held by each answer that is not written yet.
+    writing: mpsc::Sender<()>,
 }
 
 impl Server {
@@ -284,7 +289,7 @@ impl Server {
         self.queue.tick(sys::now_unix());
         self.runner.send_shares();
         self.runner.kill_late();
-        self.waiters.retain(|(_, visitor)| !door::has_gone(visitor));
+        self.waiters.retain(|(_, visitor)| !visitor.has_gone());
     }
 
     fn take(&mut self, input: Input) {
@@ -418,7 +423,7 @@ impl Server {
         self.actions.extend(actions);
     }
 
-    fn answer(&mut self, question: Question, visitor: UnixStream) {
+    fn answer(&mut self, question: Question, visitor: Visitor) {
         let answer = match question {
             Question::Submit {
                 task,
@@ -456,7 +461,7 @@ impl Server {
                 },
             },
         };
-        door::reply(&visitor, &answer);
+        visitor.answer(answer, &self.writing);
     }
 
     /// Answers a command of another host. It concerns jobs that came from there.
@@ -552,21 +557,16 @@ impl Server {
                 self.waiters.push((id, visitor));
                 continue;
             }
-            match self.entry(id) {
-                Some(entry) => door::reply(
-                    &visitor,
-                    &Answer::Jobs {
-                        limit: self.queue.limit(),
-                        jobs: vec![entry],
-                    },
-                ),
-                None => door::reply(
-                    &visitor,
-                    &Answer::Refused {
-                        error: format!("the queue has no job {id}"),
-                    },
-                ),
-            }
+            let answer = match self.entry(id) {
+                Some(entry) => Answer::Jobs {
+                    limit: self.queue.limit(),
+                    jobs: vec![entry],
+                },
+                None => Answer::Refused {
+                    error: format!("the queue has no job {id}"),
+                },
+            };
+            visitor.answer(answer, &self.writing);
         }
     }
 }

@@ -4,7 +4,7 @@ use std::fs;
 use std::io::{BufRead as _, BufReader, ErrorKind, Read as _, Write as _};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
@@ -13,17 +13,24 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::{Deserialize, Serialize};
 
 use super::task::Task;
+use crate::deadline::write_line;
 use crate::options::remembering_file;
 use crate::runtime_folder;
 
 /// A visitor that says nothing for this long is left.
 const PATIENCE: Duration = Duration::from_secs(2);
 
+/// An answer is read within this time: megabytes, on a host that has much to do.
+const WRITE_TIME: Duration = Duration::from_secs(10);
+
 /// How long an answer that is not awaited may take: the queue writes to its disk.
 const ANSWER_TIME: Duration = Duration::from_secs(60);
 
 /// Longest question or answer: a job with its list of files, or some ten thousand jobs.
 const LINE_MAX: u64 = 64 << 20;
+
+/// Answers that are not read yet hold up the end of `serve` no longer.
+pub(super) const LAST_TIME: Duration = Duration::from_secs(2);
 
 /// After a connection that could not be accepted.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -93,11 +100,51 @@ fn path() -> Result<PathBuf> {
     Ok(folder.join("serve.socket"))
 }
 
-/// Whether a visitor that waits has closed its connection.
-pub(super) fn has_gone(visitor: &UnixStream) -> bool {
-    let mut fds = [PollFd::new(visitor, PollFlags::RDHUP)];
-    let polled = poll(&mut fds, Some(&Timespec::default()));
-    polled.is_ok_and(|count| count > 0)
+/// A visitor that has asked. Its own thread writes the answer: one that reads slowly holds up no other, and not the loop.
+pub(super) struct Visitor {
+    stream: Arc<UnixStream>,
+    answer: mpsc::Sender<(Answer, mpsc::Sender<()>)>,
+}
+
+impl Visitor {
+    /// Whether it has closed its connection.
+    pub fn has_gone(&self) -> bool {
+        let mut fds = [PollFd::new(&*self.stream, PollFlags::RDHUP)];
+        let polled = poll(&mut fds, Some(&Timespec::default()));
+        polled.is_ok_and(|count| count > 0)
+    }
+
+    /// Answers it; one that has gone concerns no other.
+    ///
+    /// * `writing`: dropped when the answer is written.
+    pub fn answer(self, answer: Answer, writing: &mpsc::Sender<()>) {
+        let _ = self.answer.send((answer, writing.clone()));
+    }
+}
+
+/// Hears a visitor and answers it.
+fn attend(stream: UnixStream, asked: impl Fn(Question, Visitor)) {
+    let stream = Arc::new(stream);
+    let question = match hear(&stream) {
+        Ok(question) => question,
+        Err(error) => {
+            let error = format!(
+                "`ropewalk serve` does not understand this: {error:#}; is it another version?"
+            );
+            let _ = write_line(&stream, &Answer::Refused { error }, WRITE_TIME);
+            return;
+        }
+    };
+    let (answer, answered) = mpsc::channel();
+    let visitor = Visitor {
+        stream: stream.clone(),
+        answer,
+    };
+    asked(question, visitor);
+    // None where it has gone, or `serve` ends.
+    if let Ok((answer, _writing)) = answered.recv() {
+        let _ = write_line(&stream, &answer, WRITE_TIME);
+    }
 }
 
 /// The listening side; removes its socket when dropped.
@@ -110,7 +157,7 @@ impl Door {
     ///
     /// # Errors
     /// When another `serve` of this user answers.
-    pub fn open(asked: impl Fn(Question, UnixStream) + Send + Sync + 'static) -> Result<Self> {
+    pub fn open(asked: impl Fn(Question, Visitor) + Send + Sync + 'static) -> Result<Self> {
         let path = path()?;
         let shown = path.display().to_string();
         if UnixStream::connect(&path).is_ok() {
@@ -133,14 +180,7 @@ impl Door {
                 };
                 let asked = asked.clone();
                 // One that says nothing holds up no other.
-                let heard = std::thread::Builder::new().spawn(move || match hear(&visitor) {
-                    Ok(question) => asked(question, visitor),
-                    Err(error) => {
-                        let error =
-                            format!("`ropewalk serve` does not understand this: {error:#}; is it another version?");
-                        reply(&visitor, &Answer::Refused { error });
-                    }
-                });
+                let heard = std::thread::Builder::new().spawn(move || attend(visitor, &*asked));
                 drop(heard);
             }
         };
@@ -163,14 +203,6 @@ fn hear(visitor: &UnixStream) -> Result<Question> {
     let mut line = String::new();
     BufReader::new(visitor.take(LINE_MAX)).read_line(&mut line)?;
     Ok(serde_json::from_str(&line)?)
-}
-
-/// Answers a visitor; one that has gone concerns no other.
-pub(super) fn reply(mut visitor: &UnixStream, answer: &Answer) {
-    if let Ok(line) = serde_json::to_string(answer) {
-        let _ = visitor.set_write_timeout(Some(PATIENCE));
-        let _ = visitor.write_all(format!("{line}\n").as_bytes());
-    }
 }
 
 /// Asks the running `serve`; what it refuses is an error.
@@ -234,6 +266,42 @@ pub(super) fn ask_for(question: &Question) -> Result<Answer> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A loop that answers does not wait for visitors that read nothing; what is not written yet is known until it is.
+    #[test]
+    fn answers_are_not_awaited() {
+        let (visitor, mut peer) = UnixStream::pair().unwrap();
+        peer.write_all(b"{\"request\":\"list\"}\n").unwrap();
+        let (asked, questions) = mpsc::channel();
+        let attending = std::thread::spawn(move || {
+            attend(visitor, |question, visitor| {
+                asked.send((question, visitor)).unwrap();
+            });
+        });
+        let (question, visitor) = questions.recv().unwrap();
+        assert!(matches!(question, Question::List) && !visitor.has_gone());
+        // More than a socket takes.
+        let error = "x".repeat(4 << 20);
+        let (writing, written) = mpsc::channel();
+        visitor.answer(Answer::Refused { error }, &writing);
+        drop(writing);
+        assert_eq!(written.try_recv(), Err(mpsc::TryRecvError::Empty));
+        let mut line = String::new();
+        peer.read_to_string(&mut line).unwrap();
+        assert!(line.len() > 4 << 20 && line.ends_with('\n'));
+        assert!(written.recv().is_err());
+        attending.join().unwrap();
+    }
+
+    /// One without an answer is left when its question is dropped.
+    #[test]
+    fn unanswered_visitors_are_left() {
+        let (visitor, mut peer) = UnixStream::pair().unwrap();
+        peer.write_all(b"{\"request\":\"wait\",\"job\":1}\n")
+            .unwrap();
+        attend(visitor, |_, visitor| drop(visitor));
+        assert_eq!(peer.read_to_end(&mut Vec::new()).unwrap(), 0);
+    }
 
     /// Where none runs, the advice stands alone; other errors keep their cause.
     #[test]

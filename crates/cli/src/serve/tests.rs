@@ -28,6 +28,7 @@ fn running(folder: &Path, at_once: usize) -> Server {
         is_held_up: false,
         runner: Runner::new(folder.to_owned(), Arc::new(|_| {})),
         waiters: Vec::new(),
+        writing: mpsc::channel().0,
     }
 }
 
