@@ -120,11 +120,14 @@ impl Job {
         own.into_iter().chain(self.given.limit).min()
     }
 
-    /// Listens to the master: changes of the limit, and its end, which ends the run.
+    /// Listens to the master: changes of the limit, the end of the job, and its own end, which ends the run.
     pub(crate) fn listen(&self, own: Option<u64>, cancel: Cancel, members: Members) {
         let listen = move || {
-            for line in std::io::stdin().lock().lines() {
-                let Some(limit) = line.ok().as_deref().and_then(parse) else {
+            for line in std::io::stdin().lock().lines().map_while(Result::ok) {
+                if line == "cancel" {
+                    cancel.cancel();
+                }
+                let Some(limit) = parse(&line) else {
                     continue;
                 };
                 let least = own.into_iter().chain(limit).min();

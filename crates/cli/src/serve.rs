@@ -10,11 +10,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 use clap::Args;
 use ropewalk_model::ByteRate;
-use ropewalk_proto::queue::{Action, Entry, Queue, Settings, Summary};
+use ropewalk_proto::queue::{Action, Entry, Queue, Settings, State, Summary};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 
 use crate::options::{rate, remembering_file};
+use crate::progress::rate as shown_rate;
 use crate::{agent, escape, service, sys};
 
 mod door;
@@ -30,7 +31,7 @@ mod task;
 
 use self::door::{Answer, Door, Question, Visitor};
 use self::far::{Call, Far, Reply};
-use self::keep::Keep;
+use self::keep::{Keep, Limit};
 use self::run::{Happened, Runner};
 use self::said::Said;
 use self::task::Task;
@@ -156,7 +157,10 @@ pub(crate) fn run(args: &ServeArgs) -> Result<ExitCode> {
         tries: args.tries,
         history: HISTORY,
     };
-    let limit = args.limit.map(|rate| rate.0);
+    let given = args.limit.map(|rate| rate.0);
+    // One that was set holds as long as the service is started as it was then.
+    let kept_limit = kept.limit.filter(|kept| kept.instead_of == given);
+    let limit = kept_limit.map_or(given, |kept| kept.rate);
     let waiting = kept.jobs.iter().filter(|job| !job.state.is_ended()).count();
     let (writing, written) = mpsc::channel();
     let mut server = Server {
@@ -164,6 +168,7 @@ pub(crate) fn run(args: &ServeArgs) -> Result<ExitCode> {
         tasks: kept.tasks,
         summaries: kept.summaries,
         said: Said::default(),
+        given_limit: given,
         keep,
         actions: VecDeque::new(),
         is_held_up: false,
@@ -174,14 +179,24 @@ pub(crate) fn run(args: &ServeArgs) -> Result<ExitCode> {
         waiters: Vec::new(),
         writing,
     };
+    let jobs = match waiting {
+        1 => "1 job".to_owned(),
+        waiting => format!("{waiting} jobs"),
+    };
     sys::say(format_args!(
-        "ropewalk serve: {waiting} jobs of {} to do; end with Ctrl-C",
+        "ropewalk serve: {jobs} of {} to do; end with Ctrl-C",
         escape::line(&folder.display().to_string())
     ));
+    if limit != given {
+        let rate = limit.map_or("none".to_owned(), |rate| shown_rate(rate as f64 * 8.0));
+        sys::say(format_args!(
+            "limit of all jobs together: {rate}, as `ropewalk queue --limit` has set it"
+        ));
+    }
     for address in far.iter().flat_map(Far::addresses) {
         sys::say(format_args!("listening on {address}"));
     }
-    service::ready(&format!("{waiting} jobs to do"));
+    service::ready(&format!("{jobs} to do"));
     let ended = server.serve(&incoming);
     // Visitors that wait are left.
     drop((door, far, server));
@@ -230,6 +245,8 @@ struct Server {
     summaries: BTreeMap<u64, Summary>,
     // What commands of other hosts follow.
     said: Said,
+    // All jobs together, as it was started.
+    given_limit: Option<u64>,
     keep: Keep,
     // What the queue wants and is not carried out yet: the disk of the database may be full.
     actions: VecDeque<Action>,
@@ -360,7 +377,15 @@ impl Server {
                         self.runner.start(id, task, share);
                     }
                 }
-                Some(Action::Stop(id)) => self.runner.stop(id),
+                Some(Action::Stop(id)) => {
+                    let state = self.queue.job(id).map(|job| &job.state);
+                    match state {
+                        Some(State::Running {
+                            cancelled: true, ..
+                        }) => self.runner.cancel(id),
+                        _ => self.runner.stop(id),
+                    }
+                }
                 _ => return Ok(()),
             }
         }
@@ -445,8 +470,19 @@ impl Server {
                 },
             },
             Question::Limit { rate } => {
-                self.queue.set_limit(rate);
-                Answer::Done
+                let limit = Limit {
+                    rate,
+                    instead_of: self.given_limit,
+                };
+                match self.keep.change(|changes| changes.put_limit(limit)) {
+                    Ok(()) => {
+                        self.queue.set_limit(rate);
+                        Answer::Done
+                    }
+                    Err(error) => Answer::Refused {
+                        error: format!("{error:#}"),
+                    },
+                }
             }
             Question::Wait { .. } if self.waiters.len() >= WAITING_MAX => Answer::Refused {
                 error: format!("{WAITING_MAX} others wait already"),

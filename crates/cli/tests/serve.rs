@@ -371,6 +371,20 @@ fn stopped_runs_go_on() {
     assert!(std::fs::read(place.path("a")).unwrap() == bytes(20 << 20, 5));
 }
 
+/// A limit that was set while `serve` ran holds after a crash, until `serve` is started with another one.
+#[test]
+fn a_limit_that_was_set_is_kept() {
+    let place = Place::new();
+    let serving = Serving::start(&place, &["--limit", "8Mbit"]);
+    place.run(&["queue", "--limit", "2Mbit"]).assert_status(0);
+    serving.kill();
+    let serving = Serving::start(&place, &["--limit", "8Mbit"]);
+    place.run(&["queue"]).assert_says("at most 2 Mbit/s");
+    serving.kill();
+    let _serving = Serving::start(&place, &["--limit", "5Mbit"]);
+    place.run(&["queue"]).assert_says("at most 5 Mbit/s");
+}
+
 /// What a run has made safe when its master is killed, or ended by a signal, is there for the next run: the job will be done. What a job had that
 /// is cancelled is removed as at Ctrl-C.
 #[test]

@@ -32,9 +32,21 @@ struct Record<'a> {
     last: Option<std::borrow::Cow<'a, Summary>>,
 }
 
+/// A limit of all jobs together, in bytes per second, that was set while `serve` ran.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Limit {
+    pub rate: Option<u64>,
+    /// What `serve` was started with.
+    pub instead_of: Option<u64>,
+}
+
+/// No limit, among the values.
+const NO_LIMIT: u64 = u64::MAX;
+
 /// What was kept.
 #[derive(Debug, Default)]
 pub(super) struct Kept {
+    pub limit: Option<Limit>,
     pub jobs: Vec<Job>,
     pub tasks: BTreeMap<u64, Task>,
     pub summaries: BTreeMap<u64, Summary>,
@@ -136,6 +148,14 @@ fn read(database: &Database) -> Result<Kept> {
     begun.commit()?;
     let mut kept = Kept::default();
     let reading = database.begin_read()?;
+    let values = reading.open_table(VALUES)?;
+    let rate = |name: &str| -> Result<Option<Option<u64>>> {
+        let value = values.get(name)?.map(|value| value.value());
+        Ok(value.map(|rate| Some(rate).filter(|rate| *rate != NO_LIMIT)))
+    };
+    if let (Some(rate), Some(instead_of)) = (rate("limit")?, rate("limit_instead_of")?) {
+        kept.limit = Some(Limit { rate, instead_of });
+    }
     let table = reading.open_table(JOBS)?;
     for entry in table.iter()? {
         let (id, record) = entry?;
@@ -173,6 +193,21 @@ impl Changes<'_> {
         let mut table = begun.open_table(JOBS).context("cannot write the queue")?;
         let inserted = table.insert(job.id, bytes.as_slice());
         inserted.context("cannot write the queue").map(drop)
+    }
+
+    /// Writes the limit.
+    pub fn put_limit(&mut self, limit: Limit) -> Result<()> {
+        let begun = self.begun()?;
+        let mut table = begun.open_table(VALUES).context("cannot write the queue")?;
+        let rates = [
+            ("limit", limit.rate),
+            ("limit_instead_of", limit.instead_of),
+        ];
+        for (name, rate) in rates {
+            let inserted = table.insert(name, rate.unwrap_or(NO_LIMIT));
+            inserted.context("cannot write the queue").map(drop)?;
+        }
+        Ok(())
     }
 
     /// Removes a job.
@@ -235,7 +270,12 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let folder = dir.path().join("queue");
         let (mut keep, kept) = Keep::open(&folder).unwrap();
-        assert!(kept.jobs.is_empty());
+        assert!(kept.jobs.is_empty() && kept.limit.is_none());
+        let limit = Limit {
+            rate: None,
+            instead_of: Some(5),
+        };
+        keep.change(|changes| changes.put_limit(limit)).unwrap();
         let put = |id, changes: &mut Changes<'_>| changes.put(&job(id), &task("b"), None);
         keep.change(|changes| (1..=3).try_for_each(|id| put(id, changes)))
             .unwrap();
@@ -255,6 +295,7 @@ mod tests {
         drop(keep);
         let (_, kept) = Keep::open(&folder).unwrap();
         assert_eq!(kept.jobs, [job(1), job(3)]);
+        assert_eq!(kept.limit, Some(limit));
         assert_eq!(kept.tasks[&3], task("b"));
     }
 

@@ -1,7 +1,7 @@
 //! Runs of jobs: processes of this program that end with their standard input (`job` is their side of it).
 //!
 //! A process holds a lock on the job's file while it lives, so a run that a killed master has left behind ends before the next one
-//! begins. The file holds what the command had read. Standard input has lines `limit BYTES` and `limit none`.
+//! begins. The file holds what the command had read. Standard input has lines `limit BYTES`, `limit none` and `cancel`.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -30,6 +30,9 @@ const ERROR_LEN: usize = 2048;
 /// A run that is to end in order may sync files first. What had arrived is found by the next one, however it ends.
 const STOP_TIME_MAX: Duration = Duration::from_secs(60);
 
+/// A run that is cancelled is asked for that in a line, and gets a signal if it has not ended by then: it may not read yet.
+const CANCEL_TIME: Duration = Duration::from_secs(2);
+
 /// The process of a run, as the loop reaches it.
 #[derive(Default)]
 struct Live {
@@ -39,6 +42,8 @@ struct Live {
     share: Option<u64>,
     given: Option<u64>,
     is_stopped: bool,
+    // It ends for good: what it leaves is not for another run.
+    is_cancelled: bool,
     // When it was to end in order.
     stopped_at: Option<Instant>,
     is_killed: bool,
@@ -57,6 +62,19 @@ impl Live {
         // Short writes to a pipe are whole or none.
         if input.write_all(line.as_bytes()).is_ok() {
             self.given = self.share;
+        }
+    }
+
+    /// Asks the process to end, by a line where it is cancelled.
+    fn ask(&mut self) {
+        let line = self
+            .input
+            .as_mut()
+            .filter(|_| self.is_cancelled && !self.is_killed);
+        // Short writes to a pipe are whole or none.
+        if line.is_none_or(|input| input.write_all(b"cancel\n").is_err()) {
+            self.is_cancelled = false;
+            self.signal();
         }
     }
 
@@ -140,6 +158,16 @@ impl Runner {
         }
     }
 
+    /// Has a run end in order, and leave nothing for another one.
+    pub fn cancel(&self, id: u64) {
+        if let Some(live) = self.running.get(&id) {
+            let mut live = lock(live);
+            (live.is_stopped, live.is_cancelled) = (true, true);
+            live.stopped_at.get_or_insert_with(Instant::now);
+            live.ask();
+        }
+    }
+
     /// Whether nothing runs.
     pub fn is_idle(&self) -> bool {
         self.running.is_empty()
@@ -179,6 +207,11 @@ impl Runner {
                 .is_some_and(|at| at.elapsed() > STOP_TIME_MAX);
             if is_late && !live.is_killed {
                 live.is_killed = true;
+                live.signal();
+            }
+            let is_unread = live.stopped_at.is_some_and(|at| at.elapsed() > CANCEL_TIME);
+            if is_unread && live.is_cancelled {
+                live.is_cancelled = false;
                 live.signal();
             }
         }
@@ -291,7 +324,9 @@ fn follow(
         }
         live.input = child.stdin.take();
         live.send_share();
-        live.signal();
+        if live.is_stopped || live.is_killed {
+            live.ask();
+        }
     }
     let errors = child.stderr.take().context("no standard error")?;
     let errors = std::thread::Builder::new()

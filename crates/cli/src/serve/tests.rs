@@ -23,6 +23,7 @@ fn running(folder: &Path, at_once: usize) -> Server {
         tasks: kept.tasks,
         summaries: kept.summaries,
         said: Said::default(),
+        given_limit: None,
         keep,
         actions: VecDeque::new(),
         is_held_up: false,
