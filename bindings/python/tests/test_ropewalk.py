@@ -18,6 +18,7 @@ import tempfile
 import threading
 import time
 import unittest
+import unittest.mock
 from collections.abc import Callable, Iterator
 
 import ropewalk
@@ -871,6 +872,11 @@ class Others(Folder):
         path.write_text(ropewalk.new_token().hex())
         with ropewalk.Agent(token_file=path) as agent:
             self.assertEqual(len(agent.token), 32)
+        with unittest.mock.patch.dict(os.environ, {"HOME": str(self.folder)}):
+            for at_home in ("~/token", b"~/token", pathlib.Path("~/token")):
+                with ropewalk.Agent(token_file=at_home) as own:
+                    self.assertEqual(own.token, agent.token)
+                ropewalk.Rows(token_file=at_home)
         path.chmod(path.stat().st_mode | stat.S_IROTH)
         with self.assertRaises(ropewalk.HostError):
             ropewalk.Agent(token_file=path)

@@ -18,12 +18,12 @@ def new_token() -> bytes:
 
 
 def token_of(token: bytes | None, token_file: str | bytes | os.PathLike[str] | None) -> list[int] | None:
-    """A secret, given or in a file that `ropewalk agent --new-token FILE` made."""
+    """A secret, given or in a file that `ropewalk agent --new-token FILE` made; `~` at its beginning is the home folder."""
     if token is not None and token_file is not None:
         raise InputError("give token or token_file, not both")
     if token_file is not None:
         with raised():
-            return list(_ropewalk.read_token(os.fsdecode(token_file)))
+            return list(_ropewalk.read_token(os.path.expanduser(os.fsdecode(token_file))))
     if token is not None and len(token) != 32:
         raise InputError(f"a token has 32 bytes, not {len(token)}")
     return None if token is None else list(token)
