@@ -106,9 +106,39 @@ class Copies(Folder):
         self.assertIn(str(self.folder / "from"), raised.exception.message)
         self.assertFalse(raised.exception.is_retryable)
         self.assertFalse((self.folder / "to").exists())
-        for options, text in [({"verify": "no"}, "is no value of verify"), ({"fast": True}, "fast")]:
+        wrong: list[tuple[dict, str]] = [({"verify": "no"}, "is no value of verify"), ({"fast": True}, "fast"), ({"progress": "bar"}, "progress is a function")]
+        for options, text in wrong:
             with self.assertRaisesRegex(ropewalk.InputError, text):
                 ropewalk.copy(self.source, self.copy, token=self.token, **options)
+
+    def test_the_options_that_are_named_exist(self) -> None:
+        contents = self.file("from", 1000)
+        every = {
+            "verify": "sink",
+            "limit": "1Gbit",
+            "streams": 4,
+            "lane": "tcp",
+            "rails": "auto",
+            "plain": True,
+            "archive": False,
+            "atomic": True,
+            "delete": False,
+            "delta": True,
+            "hard_links": True,
+            "sources": "auto",
+            "destinations": "copies",
+        }
+        assert ropewalk.Copy.__doc__ is not None and ropewalk.Rows.__doc__ is not None
+        for options in (every, dict.fromkeys(every)):
+            ropewalk.copy(self.source, self.copy, token=self.token, progress=None, **options)
+            self.assertEqual((self.folder / "to").read_bytes(), contents)
+        for name in every:
+            self.assertIn(f"`{name}", ropewalk.Copy.__doc__)
+        of_rows = {name: every[name] for name in ("verify", "limit", "streams", "lane", "plain", "rails")}
+        for rows in (of_rows, dict.fromkeys(of_rows)):
+            ropewalk.Rows(token=self.token, **rows)
+        for name in of_rows:
+            self.assertIn(f"`{name}`", ropewalk.Rows.__doc__)
 
     def test_an_event_loop_goes_on_meanwhile(self) -> None:
         contents = self.file("from", 4 * MIB)

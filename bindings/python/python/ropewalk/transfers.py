@@ -6,7 +6,7 @@ import asyncio
 import json
 import os
 import sysconfig
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator
 from types import TracebackType
 from typing import Any
 
@@ -70,14 +70,30 @@ class _Bar:
 def _handler(progress: Progress | bool | None) -> Progress:
     if progress is True:
         return _Bar()
-    return progress if callable(progress) else lambda _: None
+    if progress is None or progress is False:
+        return lambda _: None
+    if not callable(progress):
+        raise InputError(f"progress is a function of events, or True for a bar of tqdm, not {progress!r}")
+    return progress
+
+
+def _options(of: dict[str, object]) -> Iterator[tuple[str, str]]:
+    """Options as the library has them; those that are `None` have their default."""
+    for name, value in of.items():
+        if value is not None:
+            yield name.replace("_", "-"), _text(value)
 
 
 class Copy:
     """A copy that runs in the background: `wait` for it, or `await` it.
 
-    Sources that hold the same data are used together, and each destination gets all of it. Names of options are those of `ropewalk copy` with
-    `_` for `-`: `verify="sink"`, `limit="1Gbit"`, `streams=4`, `archive=True`, `delete=True`, `atomic=True`, `destinations="shared"`.
+    Sources that hold the same data are used together, and each destination gets all of it. `progress` is a function of events, or `True` for a bar of tqdm.
+    These options of `ropewalk copy` exist here, with `_` for `-`; `None` is the default of each, and others are an `InputError`:
+
+    * as texts: `verify="sink"` (or none, fragment, tree, replicas), `limit="1Gbit"`, `streams=4` (or auto), `lane="tcp"` (or auto, unix, shm),
+      `rails="one"` (or auto, or "eth0,10.0.0.0/8"), `sources="replicas"` (or auto, parts), `destinations="shared"` (or copies).
+    * `True` or `False`: `plain`, `archive`, `atomic`, `delete`, `delta`, `hard_links`.
+
     Leaving a `with` block before the end cancels it; what is safe stays for the next copy to the same place.
     """
 
@@ -106,8 +122,8 @@ class Copy:
                 copy.destination(one._place)
             if secret is not None:
                 copy.token(secret)
-            for name, value in options.items():
-                copy.option(name.replace("_", "-"), _text(value))
+            for name, value in _options(options):
+                copy.option(name, value)
             # The command of this package serves places of this host; without it, one in the search path.
             program = os.path.join(sysconfig.get_path("scripts"), "ropewalk")
             if os.path.exists(program):
@@ -235,7 +251,7 @@ class Rows:
     """A transfer that is described row by row, as CEP's Table 1: `schedule` rows as of a specification file, `transfer` to start or continue,
     `data_sent`. After an error that may pass the same calls continue it. Rows that are scheduled while it runs join it.
 
-    With `master="HOST:PORT"` a running `ropewalk serve --listen` carries the rows out, with the agents' token; the job goes on when this program ends.
+    Options are `verify`, `limit`, `streams`, `lane`, `plain` and `rails`, as of `Copy`. With `master="HOST:PORT"` a running `ropewalk serve --listen` carries the rows out, with the agents' token; the job goes on when this program ends.
 
     >>> rows = Rows(token_file="~/token")                       # doctest: +SKIP
     >>> rows.schedule("writer a:7420 /data/half1 0 0-1023")     # doctest: +SKIP
@@ -263,8 +279,8 @@ class Rows:
                 self._rows.over_ssh()
             if master is not None:
                 self._rows.master(master)
-            for name, value in options.items():
-                self._rows.option(name.replace("_", "-"), _text(value))
+            for name, value in _options(options):
+                self._rows.option(name, value)
 
     def schedule(self, row: str) -> None:
         """Adds one row; nothing moves before `transfer`."""
