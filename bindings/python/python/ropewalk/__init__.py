@@ -12,7 +12,9 @@
 * `ByteStreamListener`, `ByteStream`, `ByteStreams`: bytes over several interfaces, with the methods of a socket.
 * `RegionServer`, `Region`: memory and files of other processes, read and written one-sidedly.
 
-Every failure is an `Error`; calls that wait leave the interpreter to other threads, and Ctrl-C ends them.
+What fails is an `Error`, sorted by the party that must act. Beside it calls raise, as those of Python do: `TimeoutError` when the time of a call is over
+(`BlockingIOError` of a byte stream that does not wait), `BufferError` for memory that cannot be used, `TypeError` for arguments of another type, and `asyncio.CancelledError`.
+A signal handler's exception, as `KeyboardInterrupt`, ends calls that wait; they leave the interpreter to other threads.
 
 In a child of the process (`os.fork`, the start method `fork` of multiprocessing) objects that were made before are refused, and ending them there
 ends nothing of the parent's. Once a process has used one of them, a child that it forks makes none, either (`InputError`): use the start methods `spawn` or
