@@ -607,7 +607,30 @@ class Regions(Folder):
             self.assertEqual(region.lost[0][0], one.addresses)
 
 
-class Refused(unittest.TestCase):
+class Refused(Folder):
+    def test_one_text_is_no_list_of_addresses(self) -> None:
+        for call in (
+            lambda: ropewalk.Agent(listen="127.0.0.1:0"),
+            lambda: ropewalk.RegionServer("127.0.0.1:0"),
+            lambda: ropewalk.Region("table", "127.0.0.1:1"),
+            lambda: ropewalk.MessageListener("127.0.0.1:0"),
+            lambda: ropewalk.MessageSocket.connect("127.0.0.1:1"),
+            lambda: ropewalk.MessageSocket.connect(["127.0.0.1:1"], local="127.0.0.1"),
+            lambda: ropewalk.ByteStreamListener("127.0.0.1:0"),
+            lambda: ropewalk.ByteStream.connect("127.0.0.1:1"),
+            lambda: ropewalk.ByteStreams.connect("127.0.0.1:1"),
+        ):
+            with self.assertRaisesRegex(ropewalk.InputError, r"a list.*\['127.0.0.1"):
+                call()
+
+    def test_errors_name_what_a_program_can_do(self) -> None:
+        self.own.lend("twice", b"abc")
+        with self.assertRaisesRegex(ropewalk.InputError, "take it back first"):
+            self.own.lend("twice", b"abc")
+        self.file("from", 10)
+        with self.assertRaisesRegex(ropewalk.Error, "token_file"):
+            ropewalk.copy(self.source, self.copy)
+
     def test_refusals_of_a_server_are_errors_of_the_caller(self) -> None:
         token, other = ropewalk.new_token(), ropewalk.new_token()
         messages = ropewalk.MessageListener(["127.0.0.1:0"], token=token)

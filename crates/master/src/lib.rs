@@ -76,7 +76,7 @@ pub enum MasterError {
     },
     /// Something answers that does not know the token.
     #[error(
-        "{} closed the connection before it proved its token: the agent ended, its token differs, or another program or version listens there; see whether the agent runs, then compare --token-file on both sides",
+        "{} closed the connection before it proved its token: the agent ended, its token differs, or another program or version listens there; see whether the agent runs, then compare the token files of both sides",
         node_at(node, address)
     )]
     Token {

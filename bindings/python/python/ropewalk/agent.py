@@ -29,6 +29,13 @@ def token_of(token: bytes | None, token_file: str | bytes | os.PathLike[str] | N
     return None if token is None else list(token)
 
 
+def texts_of(given: Iterable[str]) -> list[str]:
+    """A list of addresses. One text would be a list of its letters."""
+    if isinstance(given, (str, bytes)):
+        raise InputError(f"addresses are a list, one for each interface: write [{os.fsdecode(given)!r}]")
+    return list(given)
+
+
 class Lent:
     """Memory that an agent is lent, until `end`, the end of a `with` block, or the end of the agent; also where this object is not kept."""
 
@@ -86,7 +93,7 @@ class Agent:
         secret = token_of(token, token_file) or list(new_token())
         self.token = bytes(secret)
         with raised():
-            self._agent = _ropewalk.Agent(list(listen), secret, [(os.fsdecode(path), may) for path, may in (roots or {}).items()])
+            self._agent = _ropewalk.Agent(texts_of(listen), secret, [(os.fsdecode(path), may) for path, may in (roots or {}).items()])
         self.addresses: list[str] = self._agent.addresses()
         # By name. Not the objects that users have: these have the agent.
         self._lent: dict[str, _ropewalk.Lent] = {}

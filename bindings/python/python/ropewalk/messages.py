@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any
 
 from . import _ropewalk
-from .agent import token_of
+from .agent import texts_of, token_of
 from .errors import raised
 
 
@@ -34,7 +34,7 @@ class MessageSocket:
     ) -> MessageSocket:
         """Connects to a listener, one interface for each address, from the `local` addresses where those are given."""
         with raised():
-            return cls(_ropewalk.MessageSocket.connect(list(to), token_of(token, token_file), plain, list(local)))
+            return cls(_ropewalk.MessageSocket.connect(texts_of(to), token_of(token, token_file), plain, texts_of(local)))
 
     def send(self, message: Any) -> None:
         """Sends bytes, and waits until the peer's socket has all of them."""
@@ -94,7 +94,7 @@ class MessageListener:
         plain: bool = False,
     ) -> None:
         with raised():
-            self._listener = _ropewalk.MessageListener(list(listen), token_of(token, token_file), plain)
+            self._listener = _ropewalk.MessageListener(texts_of(listen), token_of(token, token_file), plain)
             self.addresses: list[str] = self._listener.addresses()
 
     def accept(self, timeout: float | None = None) -> MessageSocket:

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any
 
 from . import _ropewalk
-from .agent import token_of
+from .agent import texts_of, token_of
 from .errors import raised
 
 
@@ -27,7 +27,7 @@ class RegionServer:
         plain: bool = False,
     ) -> None:
         with raised():
-            self._server = _ropewalk.RegionServer(list(listen), token_of(token, token_file), plain)
+            self._server = _ropewalk.RegionServer(texts_of(listen), token_of(token, token_file), plain)
         self.addresses: list[str] = self._server.addresses()
 
     def serve(self, name: str, size: int, held: Iterable[tuple[Any, ...]], *, rule: str = "all") -> None:
@@ -94,7 +94,7 @@ class Region:
         plain: bool = False,
         timeout: float | None = None,
     ) -> None:
-        lists = [[node] if isinstance(node, str) else list(node) for node in nodes]
+        lists = [[node] if isinstance(node, str) else list(node) for node in texts_of(nodes)]
         with raised():
             self._region = _ropewalk.Region.connect(name, lists, token_of(token, token_file), plain, timeout)
 

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from . import _ropewalk
-from .agent import token_of
+from .agent import texts_of, token_of
 from .errors import Error, InputError, raised
 
 T = TypeVar("T")
@@ -128,7 +128,7 @@ class ByteStream:
     ) -> ByteStream:
         """Connects to a listener, one interface for each address, from the `local` addresses where those are given."""
         with raised():
-            return cls(_ropewalk.ByteStream.connect(list(to), token_of(token, token_file), plain, list(local)))
+            return cls(_ropewalk.ByteStream.connect(texts_of(to), token_of(token, token_file), plain, texts_of(local)))
 
     @classmethod
     async def connect_async(cls, to: Iterable[str], **options: Any) -> ByteStream:
@@ -338,7 +338,7 @@ class ByteStreams:
     ) -> ByteStreams:
         """As `ByteStream.connect`."""
         with raised():
-            return cls(_ropewalk.ByteStreams.connect(list(to), token_of(token, token_file), plain, list(local)))
+            return cls(_ropewalk.ByteStreams.connect(texts_of(to), token_of(token, token_file), plain, texts_of(local)))
 
     def open(self, greeting: bytes = b"") -> ByteStream:
         """Opens a stream, with up to 1 KiB that says what it is for. Does not wait for the end that accepts it."""
@@ -385,7 +385,7 @@ class ByteStreamListener:
         plain: bool = False,
     ) -> None:
         with raised():
-            self._listener = _ropewalk.ByteStreamListener(list(listen), token_of(token, token_file), plain)
+            self._listener = _ropewalk.ByteStreamListener(texts_of(listen), token_of(token, token_file), plain)
             self.addresses: list[str] = self._listener.addresses()
         self._turns = _Turns(self._listener.fileno)
 

@@ -15,7 +15,7 @@ pub enum BufferError {
         name: String,
     },
     /// The agent has a buffer of this name.
-    #[error("a buffer {name} is there already; withdraw it, or take another name")]
+    #[error("a buffer {name} is lent already; take it back first, or use another name")]
     Exists {
         /// The name.
         name: String,
