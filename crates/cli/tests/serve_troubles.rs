@@ -8,7 +8,7 @@ use std::process::Stdio;
 
 use common::serving::{Serving, hand_over, job, state};
 use common::{Place, Ran, bytes, make_tree, wait_for};
-use rustix::process::{Pid, Resource, Rlimit, prlimit};
+use rustix::process::{Pid, Resource, Rlimit, Signal, prlimit};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_ropewalk");
 
@@ -145,4 +145,19 @@ fn the_queue_may_be_in_a_relative_folder() {
         std::fs::read(elsewhere.join("copy")).unwrap(),
         bytes(5000, 3)
     );
+}
+
+/// A `serve` that a signal has stopped is named with what continues it, at once.
+#[test]
+fn a_stopped_serve_is_named() {
+    let place = Place::new();
+    let serving = Serving::start(&place, &[]);
+    serving.signal(Signal::STOP);
+    let process = serving.0.id();
+    place
+        .run(&["queue"])
+        .assert_status(1)
+        .assert_says(&format!("kill -CONT {process}"));
+    serving.signal(Signal::CONT);
+    place.run(&["queue"]).assert_status(0);
 }

@@ -5,7 +5,7 @@ use std::io::{BufRead as _, BufReader, ErrorKind, Read as _, Write as _};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use ropewalk_proto::queue::Entry;
@@ -16,6 +16,7 @@ use super::task::Task;
 use crate::deadline::write_line;
 use crate::options::remembering_file;
 use crate::runtime_folder;
+use crate::silence::{self, Silence};
 
 /// A visitor that says nothing for this long is left.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -234,6 +235,24 @@ fn not_reached(error: &std::io::Error) -> anyhow::Error {
     }
 }
 
+/// Between looks at a `serve` that does not answer.
+const LOOK_TIME: Duration = Duration::from_secs(2);
+
+const UNKNOWN: &str =
+    "whether it has done what was asked is not known: `ropewalk queue` shows its jobs";
+
+/// # Errors
+/// When a signal has stopped it.
+fn check_running(process: Option<u32>) -> Result<()> {
+    match process.filter(|process| silence::is_stopped(*process)) {
+        None => Ok(()),
+        Some(process) => {
+            let remedy = Silence::Stopped.remedy(process);
+            bail!("a signal has stopped `ropewalk serve` (process {process}): {remedy}")
+        }
+    }
+}
+
 /// Asks the running `serve`.
 ///
 /// # Errors
@@ -250,17 +269,28 @@ pub(super) fn ask_for(question: &Question) -> Result<Answer> {
     }
     let path = path()?;
     let mut stream = UnixStream::connect(&path).map_err(|error| not_reached(&error))?;
+    let process = silence::listening(&stream);
+    check_running(process)?;
     stream.write_all(line.as_bytes())?;
     let waits = matches!(question, Question::Wait { .. });
-    stream.set_read_timeout((!waits).then_some(ANSWER_TIME))?;
-    let mut line = String::new();
-    BufReader::new(stream.take(LINE_MAX))
-        .read_line(&mut line)
-        .context("`ropewalk serve` does not answer")?;
+    stream.set_read_timeout((!waits).then_some(LOOK_TIME))?;
+    let until = Instant::now() + ANSWER_TIME;
+    let mut reader = BufReader::new(stream.take(LINE_MAX));
+    let mut line = Vec::new();
+    while let Err(error) = reader.read_until(b'\n', &mut line) {
+        if error.kind() != ErrorKind::WouldBlock {
+            return Err(error).context("`ropewalk serve` does not answer");
+        }
+        check_running(process).context(UNKNOWN)?;
+        if Instant::now() >= until {
+            let seconds = ANSWER_TIME.as_secs();
+            bail!("`ropewalk serve` has not answered for {seconds} s; {UNKNOWN}");
+        }
+    }
     if line.is_empty() {
         return Err(Away(ENDED).into());
     }
-    serde_json::from_str(&line).context("`ropewalk serve` gave no answer; is it another version?")
+    serde_json::from_slice(&line).context("`ropewalk serve` gave no answer; is it another version?")
 }
 
 #[cfg(test)]
