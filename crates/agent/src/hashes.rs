@@ -25,7 +25,7 @@ use crate::member::Member;
 use crate::streams::HASH_STREAM;
 
 /// Streams for comparing that a node opens, over all parts; of many parts each line has one to each.
-const STREAMS_MAX: usize = 8;
+pub(crate) const STREAMS_MAX: usize = 8;
 
 /// A holder that does not answer for this long, while it has a unit to hash, is passed over: as long as a call to a disk may take.
 const ANSWER_TIME_MAX: Duration = CALL_TIME_MAX;

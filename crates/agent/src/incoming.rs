@@ -97,6 +97,8 @@ pub(crate) enum Refusal {
     WrongKey,
     #[error("closed, its TLS handshake failed or took too long")]
     Handshake,
+    #[error("closed, the node has more streams open than any copy needs")]
+    TooMany,
 }
 
 /// The node number a preface claims. In a pair handshake the certificate must name the same one.

@@ -35,6 +35,7 @@ mod holdings;
 mod host;
 mod hung;
 mod incoming;
+mod joined;
 mod landing;
 mod launched;
 mod listen;

@@ -22,6 +22,7 @@ use crate::comparing::Comparing;
 use crate::host::{Host, Work};
 use crate::hung::{CALL_TIME_MAX, Calls};
 use crate::interfaces::Interface;
+use crate::joined::{Joined, each_max};
 use crate::open;
 use crate::pool::{CARRIERS_MAX, Pool, READY_MAX};
 use crate::streams::DataSocket;
@@ -61,6 +62,8 @@ pub(crate) struct Member {
     pairs: Mutex<HashMap<u32, Pair>>,
     stoppers: Mutex<HashMap<u64, Stopper>>,
     next_stopper: AtomicU64,
+    /// Streams that peers have open to this node.
+    pub joined: Arc<Joined>,
     pub stopped: AtomicBool,
     /// The same, for tasks that wait for it.
     pub ended: watch::Sender<bool>,
@@ -101,11 +104,13 @@ impl Member {
             certificate: credentials.certificate.clone(),
             seed: credentials.seed.clone(),
         };
+        let options = open.options.unwrap_or_default();
         Ok(Self {
             id,
             node: open.node,
             name: open.name.clone(),
-            options: open.options.unwrap_or_default(),
+            joined: Joined::at_most(each_max(&options, open.one_rail, open.sources.len())),
+            options,
             filter: open::filter(&open.filter)?,
             interfaces,
             is_restricted: !open.rails.is_empty(),

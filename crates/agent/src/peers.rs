@@ -74,6 +74,8 @@ pub(crate) async fn serve_peer<S: Incoming>(
                 .member
                 .admit(node_of(&head), &bytes, &head)
                 .ok_or(Refusal::WrongKey)?;
+            let joined = &transfer.member.joined;
+            let entered = joined.enter(node_of(&head)).ok_or(Refusal::TooMany)?;
             let is_rail = head.extra[RAIL_AT] == 1;
             if is_rail {
                 let proof = connect::rail_proof(&secret.0, &head.nonce);
@@ -88,7 +90,7 @@ pub(crate) async fn serve_peer<S: Incoming>(
                 }
                 let index = u32::from_le_bytes(std::array::from_fn(|i| head.extra[4 + i]));
                 let of = (node_of(&head), index);
-                transfer.serve_stream(socket, of, &secret, head.nonce);
+                transfer.serve_stream(socket, of, (&secret, head.nonce), entered);
             }
             Ok(())
         }
@@ -114,5 +116,74 @@ pub(crate) async fn handshake<T, E>(
             Ok(Err(_)) | Err(_) => Err(Refusal::Handshake),
         },
         () = place.taken() => Err(Refusal::GaveWay),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ropewalk_lane::preface::{self, MacKey};
+    use ropewalk_lane::seal::derive;
+    use ropewalk_proto::control;
+    use ropewalk_proto::tunnel::Permitted;
+    use tokio::net::UnixStream;
+
+    use super::*;
+    use crate::incoming::own_user;
+    use crate::joined::Joined;
+    use crate::{Agent, AgentConfig};
+
+    /// A peer has so many streams open, over all of its handshakes; one that it closes makes space.
+    #[tokio::test]
+    async fn open_streams_of_a_peer_are_bounded() {
+        let agent = Agent::bind(AgentConfig {
+            listen: Vec::new(),
+            token: [5; 32],
+            roots: Vec::new(),
+            expanded: Vec::new(),
+            log: None,
+            stages: None,
+            forwards: Permitted::nothing(),
+        });
+        let shared = agent.unwrap().shared;
+        let (mut transfer, _said) = Transfer::alone();
+        let own = Arc::get_mut(&mut transfer).unwrap();
+        Arc::get_mut(&mut own.member).unwrap().joined = Joined::at_most(2);
+        let id = transfer.member.id;
+        shared.transfers.lock().insert(id, transfer.clone());
+        transfer.clone().start(control::Plan::default());
+        let join = async |node: u32, key: u8| {
+            let join_key = MacKey::new(&derive(&[key; 32], "join", b""));
+            let head = Preface {
+                kind: Kind::Join,
+                flags: 0,
+                key_id: [0; 16],
+                transfer_id: id,
+                nonce: preface::random_bytes(),
+                extra: connect::extra(node, 0, false),
+            };
+            let held = Held {
+                place: None,
+                doors: &shared.local_doors,
+                source: own_user(),
+            };
+            let (far, near) = UnixStream::pair().unwrap();
+            let bytes = head.encode(&join_key);
+            let served = serve_peer(near, bytes, head, &shared, held).await;
+            served.map(|()| far)
+        };
+        transfer.member.add_pair(3, PairSecret([1; 32]));
+        transfer.member.add_pair(4, PairSecret([1; 32]));
+        let first = join(3, 1).await.unwrap();
+        transfer.member.add_pair(3, PairSecret([2; 32]));
+        let _second = join(3, 2).await.unwrap();
+        transfer.member.add_pair(3, PairSecret([3; 32]));
+        assert!(matches!(join(3, 3).await, Err(Refusal::TooMany)));
+        let _other = join(4, 1).await.unwrap();
+        drop(first);
+        // Its thread sees that in a moment.
+        while join(3, 3).await.is_err() {
+            tokio::task::yield_now().await;
+        }
+        transfer.stop(false, "the test ends");
     }
 }

@@ -22,6 +22,7 @@ use crate::handing::{Handing, Holder};
 use crate::holdings::{Holdings, manifest_space};
 use crate::host::Host;
 use crate::interfaces::{self, Interface};
+use crate::joined::Entered;
 use crate::log::Log;
 use crate::member::Member;
 use crate::open::{self, OpenSink, OpenSource};
@@ -271,16 +272,18 @@ impl Transfer {
     }
 
     /// Serves the joined stream of this receiver and number on a thread of its own until the peer closes it or the transfer ends.
+    ///
+    /// * `entered`: counts it as open.
     pub fn serve_stream(
         self: Arc<Self>,
         socket: DataSocket,
         (receiver, index): (u32, u32),
-        secret: &PairSecret,
-        nonce: [u8; 32],
+        (secret, nonce): (&PairSecret, [u8; 32]),
+        entered: Entered,
     ) {
         let over = socket.over(receiver);
         let options = streams::of_stream(&self.member.options, index);
-        let Ok(mut half) = socket.send_half(&options, secret, nonce) else {
+        let Ok(half) = socket.send_half(&options, secret, nonce) else {
             return;
         };
         let builder = std::thread::Builder::new()
@@ -288,6 +291,9 @@ impl Transfer {
             .stack_size(STACK_LEN);
         // Without a thread the stream is dropped, which the peer sees as closed and tries elsewhere.
         let _ = builder.spawn(move || {
+            // It counts until the connection is closed.
+            let (entered, mut half) = (entered, half);
+            entered.opened(half.stopper());
             let key = self.member.remember(half.stopper());
             let Some(holdings) = self.serving.wait() else {
                 return self.member.forget(key);

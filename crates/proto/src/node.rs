@@ -48,7 +48,7 @@ pub use life::Life;
 pub use permit::{PERMIT_EVERY, PERMIT_TIME, Permit};
 pub use rail_health::{RailHealth, Seen, Silence};
 pub use stream::{Break, Phase, RETRY_PAUSES, Step, StreamId};
-pub use streams::{Streams, Wish};
+pub use streams::{STREAMS_PER_LANE_MAX, Streams, Wish};
 
 use durable::Durable;
 use early::Space;

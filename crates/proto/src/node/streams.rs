@@ -16,7 +16,7 @@ const STREAMS_PER_NODE: u32 = 16;
 const FILE_SHORT: u64 = 4 << 20;
 
 /// Most streams of a lane whose number was not given: each is a thread here and one at the sender.
-const STREAMS_PER_LANE_MAX: u32 = 64;
+pub const STREAMS_PER_LANE_MAX: u32 = 64;
 
 /// What is known of the number of streams when a plan is received.
 #[derive(Clone, Copy, Debug, Default)]
