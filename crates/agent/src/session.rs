@@ -324,8 +324,10 @@ impl Session {
         match message.body {
             Some(to_agent::Body::Credentials(credentials)) => self.credentials = Some(credentials),
             Some(to_agent::Body::Open(open)) => {
-                self.beat_for(&open, beat);
-                self.open(open);
+                if !self.has_work() {
+                    self.beat_for(&open, beat);
+                    self.open(open);
+                }
             }
             Some(to_agent::Body::ManifestQuery(query)) => self.send_manifest(query.source),
             Some(to_agent::Body::Look(look)) => match &self.transfer {
@@ -389,8 +391,10 @@ impl Session {
             Some(to_agent::Body::StatusQuery(query)) => self.say_status(&query).await,
             Some(to_agent::Body::CancelQuery(query)) => self.cancel(&query).await,
             Some(to_agent::Body::StreamOpen(open)) => {
-                *beat = every(STREAM_STATUS);
-                self.open_stream(open).await;
+                if !self.has_work() {
+                    *beat = every(STREAM_STATUS);
+                    self.open_stream(open).await;
+                }
             }
             Some(to_agent::Body::StreamStart(start)) => {
                 if let Some(stream) = &self.stream {
@@ -403,7 +407,11 @@ impl Session {
                 }
                 self.ended = true;
             }
-            Some(to_agent::Body::ForwardOpen(open)) => self.open_forward(open).await,
+            Some(to_agent::Body::ForwardOpen(open)) => {
+                if !self.has_work() {
+                    self.open_forward(open).await;
+                }
+            }
             None => self.refuse("the message has no body that this version knows; install the same Ropewalk on all hosts"),
         }
     }
@@ -524,8 +532,18 @@ impl Session {
         });
     }
 
-    fn has_transfer(&self) -> bool {
-        self.transfer.is_some() || self.opening.is_some()
+    /// A connection has one transfer, one stream or one tunnel: a second one is refused.
+    fn has_work(&self) -> bool {
+        let is_used = self.transfer.is_some()
+            || self.opening.is_some()
+            || self.stream.is_some()
+            || self.forward.is_some();
+        if is_used {
+            self.refuse(
+                "this connection has a transfer, a stream or a tunnel already; connect once for each",
+            );
+        }
+        is_used
     }
 
     /// Begins to open what the node has; it says meanwhile how far it is.
@@ -566,11 +584,6 @@ impl Session {
     }
 
     async fn open_stream(&mut self, open: control::StreamOpen) {
-        if self.stream.is_some() || self.has_transfer() {
-            return self.refuse(
-                "this connection has a stream or a transfer already; connect once for each",
-            );
-        }
         let Ok(at_work) = self.shared.host.work.clone().try_read_owned() else {
             return self.refuse("the agent is about to end");
         };
@@ -607,9 +620,6 @@ impl Session {
     }
 
     async fn open_forward(&mut self, open: control::ForwardOpen) {
-        if self.forward.is_some() || self.stream.is_some() || self.has_transfer() {
-            return self.refuse("this connection is used already; connect once for each tunnel");
-        }
         let (shared, reached_as) = (self.shared.clone(), self.reached_as);
         let opening = tokio::task::spawn_blocking(move || {
             if shared.forwards.lock().len() >= FORWARDS_MAX {

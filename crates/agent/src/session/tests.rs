@@ -1,6 +1,160 @@
-//! How transfers end, and what fits into a message.
+//! How transfers end, what fits into a message, and what masters are answered.
+
+use ropewalk_lane::tls;
+use ropewalk_proto::control::{ForwardTarget, StreamOpen};
+use ropewalk_proto::tunnel::Permitted;
+use ropewalk_proto::tunnel::allowed::Allowed;
+use tokio::io::DuplexStream;
 
 use super::*;
+use crate::{Agent, AgentConfig, StageConfig};
+
+/// An agent that allows everything and whose stages only sleep.
+struct Bench {
+    _folder: tempfile::TempDir,
+    agent: Agent,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let permitted = Permitted {
+            targets: Allowed::Anything,
+            ..Permitted::nothing()
+        };
+        let agent = Agent::bind(AgentConfig {
+            listen: vec!["127.0.0.1:0".parse().unwrap()],
+            token: [5; 32],
+            roots: vec![(folder.path().to_owned(), true)],
+            expanded: Vec::new(),
+            log: None,
+            stages: Some(StageConfig {
+                command: ["/bin/sleep", "1000"].map(Into::into).into(),
+                runs_programs: false,
+                cache: None,
+            }),
+            forwards: permitted,
+        });
+        let agent = agent.unwrap();
+        Self {
+            _folder: folder,
+            agent,
+        }
+    }
+
+    /// A master's connection.
+    fn master(&self) -> Master {
+        let (near, far) = tokio::io::duplex(1 << 16);
+        let shared = self.agent.shared.clone();
+        let heard = watch::Sender::new(());
+        let talk = tokio::spawn(converse(far, None, "test".into(), shared, heard));
+        Master { near, talk }
+    }
+}
+
+struct Master {
+    near: DuplexStream,
+    talk: JoinHandle<()>,
+}
+
+impl Master {
+    async fn say(&mut self, body: to_agent::Body) {
+        let bytes = control::encode(&ToAgent { body: Some(body) });
+        self.near.write_all(&bytes).await.unwrap();
+    }
+
+    /// The next message that this takes.
+    async fn hear<T>(&mut self, take: impl Fn(from_agent::Body) -> Option<T>) -> T {
+        loop {
+            let length = self.near.read_u32_le().await.unwrap() as usize;
+            let mut bytes = vec![0; length];
+            self.near.read_exact(&mut bytes).await.unwrap();
+            let message: FromAgent = control::decode(&bytes).unwrap();
+            if let Some(taken) = message.body.and_then(&take) {
+                return taken;
+            }
+        }
+    }
+
+    async fn leave(self) {
+        drop(self.near);
+        self.talk.await.unwrap();
+    }
+}
+
+fn credentials() -> to_agent::Body {
+    let authority = tls::Authority::new().unwrap();
+    let identity = authority.issue(0).unwrap();
+    to_agent::Body::Credentials(control::Credentials {
+        certificate: identity.certificate,
+        seed: identity.seed,
+        secret: vec![0; 32],
+        authority: authority.public_key().to_vec(),
+    })
+}
+
+/// One connection, one transfer, stream or tunnel: what is asked for beside it is refused, and what is there is let go with the connection.
+#[tokio::test]
+async fn a_connection_has_one_thing() {
+    let bench = Bench::new();
+    let shared = &bench.agent.shared;
+    let transfer = |id| {
+        to_agent::Body::Open(control::Open {
+            transfer: vec![id; 16],
+            ..control::Open::default()
+        })
+    };
+    let stream = |id| {
+        to_agent::Body::StreamOpen(StreamOpen {
+            stream: vec![id; 16],
+            secret: vec![7; 32],
+            nodes: 1,
+            groups: 2,
+            block: 1 << 16,
+            buffers: 8,
+            ..StreamOpen::default()
+        })
+    };
+    let tunnel = |id| {
+        to_agent::Body::ForwardOpen(control::ForwardOpen {
+            secret: vec![id; 32],
+            targets: vec![ForwardTarget {
+                host: "localhost".into(),
+                port: 1,
+            }],
+            ..control::ForwardOpen::default()
+        })
+    };
+    let answer = |body| match body {
+        from_agent::Body::Opened(_)
+        | from_agent::Body::StreamOpened(_)
+        | from_agent::Body::ForwardOpened(_) => Some(None),
+        from_agent::Body::Refused(refused) => Some(Some(refused.message)),
+        _ => None,
+    };
+    let kinds: [&dyn Fn(u8) -> to_agent::Body; 3] = [&transfer, &stream, &tunnel];
+    for first in kinds {
+        for second in kinds {
+            let mut master = bench.master();
+            for (request, is_refused) in [(first(1), false), (second(2), true)] {
+                master.say(credentials()).await;
+                let asked = format!("{request:?}");
+                master.say(request).await;
+                let refused = master.hear(answer).await;
+                let is_as_expected = match &refused {
+                    Some(text) => is_refused && text.contains("connect once for each"),
+                    None => !is_refused,
+                };
+                assert!(is_as_expected, "{asked}: {refused:?}");
+            }
+            master.leave().await;
+            assert_eq!(shared.transfers.lock().len(), 0);
+            assert_eq!(shared.streams.lock().len(), 0);
+            let tunnels: Vec<_> = shared.forwards.lock().values().cloned().collect();
+            tunnels.iter().for_each(|tunnel| tunnel.end(shared));
+        }
+    }
+}
 
 /// Who has nothing left to give a name to does not say that it has none to complain of.
 #[test]
