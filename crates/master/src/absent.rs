@@ -128,6 +128,34 @@ fn name_of(object: &Object) -> Vec<u8> {
 mod tests {
     use super::*;
 
+    /// What passes by itself is no refusal, also where another agent of this host was refused.
+    #[test]
+    fn shortages_are_no_refusals() {
+        let local = |name: &str| NodeRequest {
+            name: name.into(),
+            reach: Reach::Local,
+            sources: Vec::new(),
+            sinks: Vec::new(),
+            up: None,
+            down: None,
+            interfaces: Vec::new(),
+        };
+        let failure = |is_final| {
+            let text = "why".into();
+            let is_question = false;
+            Err(reach::Failure {
+                text,
+                is_question,
+                is_final,
+            })
+        };
+        let nodes = [local("a"), local("b")];
+        let kind = |first, second| kind_of(&nodes, &vec![failure(first), failure(second)]);
+        assert_eq!(kind(false, false), ErrorKind::Node);
+        assert_eq!(kind(true, false), ErrorKind::Node);
+        assert_eq!(kind(true, true), ErrorKind::Refused);
+    }
+
     /// The name stands once, and lines are joined where they end.
     #[test]
     fn a_note_is_one_line() {

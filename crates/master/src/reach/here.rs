@@ -1,5 +1,6 @@
 //! An agent within this process, at the other end of two pipes, as a child's would be.
 
+use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
@@ -48,11 +49,17 @@ impl Running {
     }
 }
 
-/// Trying again may do the same, and would hide it.
-fn panicked() -> NotStarted {
+/// An agent that has panicked. That passes where the host had no thread left for it: runtimes panic then. A bug would fail again, as often as
+/// a transfer is tried.
+fn panicked(panic: &(dyn Any + Send)) -> NotStarted {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+    let text = text.unwrap_or("standard error says where");
     NotStarted {
-        text: "an agent in this process failed; this is a bug, standard error says where".into(),
-        is_final: true,
+        text: format!(
+            "an agent in this process failed: {text}; where it is no want of threads (ulimit -u) or files (ulimit -n) this is a bug"
+        ),
+        is_final: false,
     }
 }
 
@@ -76,7 +83,7 @@ pub(super) async fn start(options: &Options, lines: &[String]) -> Result<Reached
     let serve = move || {
         let ended = catch_unwind(AssertUnwindSafe(|| run(agent_input, agent_output)));
         // Nothing waits for it where the agent was given up.
-        let _ = end.send(ended.unwrap_or_else(|_| Err(panicked())));
+        let _ = end.send(ended.unwrap_or_else(|panic| Err(panicked(&*panic))));
     };
     let thread = std::thread::Builder::new().name("agent".into());
     thread.spawn(serve).map_err(|error| {
@@ -108,13 +115,33 @@ pub(super) async fn start(options: &Options, lines: &[String]) -> Result<Reached
 
 #[cfg(test)]
 mod tests {
+    use std::panic::resume_unwind;
+    use std::sync::Arc;
     use std::time::Duration;
 
     use ropewalk_pipe::{Pipe, Side};
     use rustix::pipe::{PipeFlags, pipe_with};
     use tokio::sync::oneshot;
 
-    use super::{NotStarted, Running};
+    use super::{AgentHere, NotStarted, Options, Running, start};
+
+    /// A panic may be a shortage of the host, which passes: trying again is no error of the request.
+    #[tokio::test]
+    async fn agents_that_panic_may_be_started_later() {
+        let text = "OS can't spawn worker thread: Resource temporarily unavailable";
+        // As a panic, without its message in the output of the tests.
+        let panics = move |_, _| resume_unwind(Box::new(text.to_owned()));
+        let options = Options {
+            agent_here: Some(AgentHere(Arc::new(panics))),
+            ..Options::default()
+        };
+        let failure = start(&options, &[]).await.err().unwrap();
+        assert!(
+            !failure.is_final && failure.text.contains(text),
+            "{}",
+            failure.text
+        );
+    }
 
     /// An agent that has not put its files in order in time is said to have left some; one that has is not.
     #[tokio::test]
