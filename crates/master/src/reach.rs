@@ -14,15 +14,19 @@ mod upload;
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
+use std::mem::ManuallyDrop;
 use std::net::IpAddr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::sync::Arc;
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use ropewalk_model::spec::is_host;
 use ropewalk_pipe::{Pipe, Requests};
 use ropewalk_proto::report::Event;
+use rustix::io::retry_on_intr;
+use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 use tokio::process::Child;
 use tokio::task::JoinSet;
 
@@ -37,6 +41,9 @@ use crate::tunnels::Way;
 
 /// How long the command waits for a started agent to leave once its input is closed.
 const LEAVE_TIMEOUT: Duration = Duration::from_millis(700);
+
+/// Stack of a thread that waits for an agent which needs longer.
+const WAITING_STACK: usize = 64 << 10;
 
 /// What is on its way to an agent leaves within this time when everything ends.
 const LAST_WORDS: Duration = Duration::from_millis(300);
@@ -92,10 +99,27 @@ impl Started {
             .await
             .is_err()
         {
-            // It is still removing temporary files and goes by itself; killing it would leave them.
-            std::mem::forget(child);
+            outlast(child);
         }
     }
+}
+
+/// Waits for a child that still removes temporary files and ends by itself: killing it would leave them. On a thread, as the runtime may end
+/// first, and so may this process.
+fn outlast(child: Child) -> Option<JoinHandle<()>> {
+    // Dropping the child would kill it; without a thread it is left as it is.
+    let child = ManuallyDrop::new(child);
+    let pid = child.id().and_then(|pid| i32::try_from(pid).ok());
+    let pid = pid.and_then(Pid::from_raw)?;
+    let thread = std::thread::Builder::new().name("leave".into());
+    let wait = move || {
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+        if retry_on_intr(|| waitid(WaitId::Pid(pid), options)).is_ok() {
+            // It has ended, and is taken off the list of processes here.
+            drop(ManuallyDrop::into_inner(child).try_wait());
+        }
+    };
+    thread.stack_size(WAITING_STACK).spawn(wait).ok()
 }
 
 /// What became of each node, in their order.
@@ -506,8 +530,41 @@ fn roots(node: &NodeRequest, options: &Options) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read as _, Write as _};
+    use std::process::Stdio;
+
+    use rustix::pipe::{PipeFlags, pipe_with};
+
     use super::*;
     use crate::request::ObjectRequest;
+
+    /// A child that needs longer than it is waited for goes on, also after the runtime, and leaves neither a zombie nor a descriptor.
+    #[test]
+    fn children_that_need_longer_are_waited_for() {
+        let pipe = || pipe_with(PipeFlags::CLOEXEC).unwrap();
+        let ((child_input, input), (output, child_output)) = (pipe(), pipe());
+        let (mut input, mut output) = (std::fs::File::from(input), std::fs::File::from(output));
+        let mut builder = tokio::runtime::Builder::new_current_thread();
+        let runtime = builder.enable_all().build().unwrap();
+        let (pid, waiting) = runtime.block_on(async {
+            let mut command = tokio::process::Command::new("cat");
+            let command = command.stdin(Stdio::from(child_input));
+            let command = command.stdout(Stdio::from(child_output));
+            let child = command.kill_on_drop(true).spawn().unwrap();
+            (child.id().unwrap(), outlast(child))
+        });
+        drop(runtime);
+        input.write_all(b"x").unwrap();
+        let mut read = [0];
+        output.read_exact(&mut read).unwrap();
+        assert_eq!(read, *b"x");
+        drop(input);
+        waiting.unwrap().join().unwrap();
+        let pid = Pid::from_raw(pid as i32).unwrap();
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
+        let seen = waitid(WaitId::Pid(pid), options);
+        assert_eq!(seen.err(), Some(rustix::io::Errno::CHILD));
+    }
 
     /// A path that looks like a port, over ssh: the failure says how an agent at a port is named.
     #[test]
