@@ -5,6 +5,16 @@ use ropewalk_store::Manifest;
 
 use crate::request::Sources;
 
+/// As [`compare`], on a thread of its own: lists of millions of files take seconds, and connections go on meanwhile.
+pub(crate) async fn beside(
+    sources: Sources,
+    manifests: Vec<(String, Vec<u8>)>,
+) -> Result<Vec<u32>, String> {
+    let comparing = tokio::task::spawn_blocking(move || compare(sources, &manifests));
+    let compared = comparing.await;
+    compared.unwrap_or_else(|_| Err("comparing the lists of files failed; this is a bug".into()))
+}
+
 /// Which of the contents are one thing: for each its number, from 0 on, in the order of the first of each.
 ///
 /// * `manifests`: name of a holder and the encoded manifest, one per distinct content.
@@ -132,6 +142,27 @@ mod tests {
             ),
             Ok(vec![0, 0])
         );
+    }
+
+    /// The thread that asks is free while lists are compared: with the only other one busy the answer is not there yet.
+    #[test]
+    fn lists_are_compared_elsewhere() {
+        let mut builder = tokio::runtime::Builder::new_current_thread();
+        let runtime = builder.max_blocking_threads(1).build().unwrap();
+        let contents = named(vec![folder(1, &[("a", 5)]), folder(1, &[("b", 5)])]);
+        runtime.block_on(async {
+            let (free, busy) = std::sync::mpsc::channel::<()>();
+            let occupied = tokio::task::spawn_blocking(move || busy.recv().is_err());
+            let mut compared = Box::pin(beside(Sources::Auto, contents));
+            let at_once = std::future::poll_fn(|context| {
+                let is_ready = compared.as_mut().poll(context).is_ready();
+                std::task::Poll::Ready(is_ready)
+            });
+            assert!(!at_once.await);
+            drop(free);
+            assert_eq!(compared.await, Ok(vec![0, 1]));
+            occupied.await.unwrap();
+        });
     }
 
     /// A difference names hosts and dates, and shows no control characters.

@@ -501,7 +501,8 @@ impl Driver {
                         .into_iter()
                         .map(|(node, source, bytes)| (self.source_name(node, source), bytes))
                         .collect();
-                    let result = compare::compare(self.sources, &named);
+                    self.connections.flush();
+                    let result = compare::beside(self.sources, named).await;
                     self.coordinator.handle_compared(result);
                 }
                 Action::Carry { receiver, sender } => {
