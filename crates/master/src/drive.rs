@@ -20,7 +20,7 @@ use crate::adviser::Adviser;
 use crate::compare;
 use crate::connections::{Connections, Input, Issuer};
 use crate::link::{count_received, count_sent};
-use crate::members::{Asked, Command, Doorman, MembersError, Party};
+use crate::members::{Asked, Command, Doorman, MembersError, Party, Unanswered};
 use crate::reach::{self, Ranks, Reached};
 use crate::report::{self, ProgressMeter};
 use crate::request::{NodeRequest, Reach, Request, Sources, Tokens};
@@ -137,6 +137,8 @@ pub(crate) struct After {
     pub tokens: Tokens,
     /// What the copy does was listed.
     pub has_listed: bool,
+    /// Requests to join that have no answer.
+    pub unanswered: Unanswered,
 }
 
 /// One round of a transfer.
@@ -234,15 +236,11 @@ pub(crate) async fn drive(
         driver.meter.best_second(),
         now,
     );
-    let gone = driver.coordinator.gone();
-    if !gone.is_empty() {
-        driver.doorman.put_off(&gone);
-    }
     let after = After {
         observations: speeds::observe(&driver.request, &driver.coordinator),
         lessons: driver.coordinator.lessons(),
         has_moved: driver.coordinator.moving_at().is_some(),
-        gone,
+        gone: driver.coordinator.gone(),
         has_refused: driver.coordinator.has_refused(),
         earlier: driver.coordinator.for_next(),
         complete: driver.coordinator.complete(),
@@ -250,6 +248,7 @@ pub(crate) async fn drive(
         departed: std::mem::take(&mut driver.departed),
         tokens: std::mem::take(&mut driver.request.options.tokens),
         has_listed: driver.coordinator.has_listed() && lists_all,
+        unanswered: driver.doorman.leave(),
     };
     (report, driver.request, after)
 }
@@ -400,7 +399,7 @@ impl Driver {
                 why,
             } => self.coordinator.handle_uncarried(receiver, sender, why),
             Input::Reached(party, Ok(links)) => self.take_in(party, links).await,
-            Input::Reached(party, Err(reason)) => party.refuse(reason),
+            Input::Reached(party, Err(reason)) => self.doorman.refuse(&party, reason),
         }
     }
 

@@ -3,6 +3,7 @@
 //! Reaching a node takes up to a minute and happens beside the driver's loop. Until it has opened what it has,
 //! a node changes nothing for the others; the requester waits for that, too.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ropewalk_model::ByteRate;
@@ -135,6 +136,17 @@ pub(crate) enum Command {
     Leave(String, oneshot::Sender<Result<(), MembersError>>),
 }
 
+impl MembersError {
+    /// A round has ended, and another one follows: where nodes are awaited, when these are back.
+    pub(crate) fn between_rounds(awaited: &[Gone]) -> Self {
+        if awaited.is_empty() {
+            return JoinError::NotMoving.into();
+        }
+        let names: Vec<&str> = awaited.iter().map(|gone| gone.node.as_str()).collect();
+        Self::Waiting(names.join(", "))
+    }
+}
+
 impl Default for Members {
     fn default() -> Self {
         Self::new()
@@ -211,21 +223,31 @@ impl Members {
     }
 }
 
-/// Nodes that join together, and who waits for them.
+/// Where the answer to a request goes. Dropped, it says that the transfer has ended.
+type Reply = oneshot::Sender<Result<Vec<Joined>, MembersError>>;
+
+/// Requests that have no answer when a round ends.
+#[derive(Debug, Default)]
+pub(crate) struct Unanswered(Vec<Reply>);
+
+impl Unanswered {
+    /// The transfer goes on: what was asked can be asked again.
+    pub fn put_off(&mut self, reason: &MembersError) {
+        for reply in self.0.drain(..) {
+            let _ = reply.send(Err(reason.clone()));
+        }
+    }
+}
+
+/// Nodes that join together.
 pub(crate) struct Party {
     pub nodes: Vec<NodeRequest>,
     /// Of their agents, if they have another one than the transfer's.
     pub token: Option<[u8; 32]>,
+    // Of the request.
+    ticket: u64,
     // Number of each node, or why it has none, once they have been reached.
     numbers: Vec<Result<u32, MembersError>>,
-    reply: oneshot::Sender<Result<Vec<Joined>, MembersError>>,
-}
-
-impl Party {
-    /// Answers the requester that no node joins.
-    pub fn refuse(self, reason: MembersError) {
-        let _ = self.reply.send(Err(reason));
-    }
 }
 
 /// The driver's part in nodes that join.
@@ -237,6 +259,9 @@ pub(crate) struct Doorman {
     // Agents of this transfer listen for this host only.
     pub loopback: bool,
     waiting: Vec<Party>,
+    // By ticket: also of nodes that are being reached, which ends with the round.
+    replies: BTreeMap<u64, Reply>,
+    tickets: u64,
 }
 
 impl Doorman {
@@ -251,14 +276,23 @@ impl Doorman {
                 .collect(),
             loopback: request.nodes.iter().all(|node| node.reach == Reach::Local),
             waiting: Vec::new(),
+            replies: BTreeMap::new(),
+            tickets: 0,
         }
+    }
+
+    /// Keeps a reply; gives its ticket.
+    fn take(&mut self, reply: Reply) -> u64 {
+        self.tickets += 1;
+        self.replies.insert(self.tickets, reply);
+        self.tickets
     }
 
     /// Checks what can be checked at once, and goes to reach the nodes.
     pub fn handle_join(
         &mut self,
         mut joining: Joining,
-        reply: oneshot::Sender<Result<Vec<Joined>, MembersError>>,
+        reply: Reply,
         coordinator: &Coordinator,
         connections: &mut Connections,
     ) {
@@ -277,8 +311,8 @@ impl Doorman {
         let party = Party {
             nodes: joining.nodes,
             token: joining.token,
+            ticket: self.take(reply),
             numbers: Vec::new(),
-            reply,
         };
         connections.spawn(async move {
             let reached = reach_all(&party.nodes, &options, loopback).await;
@@ -364,18 +398,22 @@ impl Doorman {
         self.reaches.push(node.reach.clone());
     }
 
+    /// Answers the requester that no node joins.
+    pub fn refuse(&mut self, party: &Party, reason: MembersError) {
+        if let Some(reply) = self.replies.remove(&party.ticket) {
+            let _ = reply.send(Err(reason));
+        }
+    }
+
     /// Keeps the asker until it is clear what becomes of each node.
     pub fn wait(&mut self, mut party: Party, numbers: Vec<Result<u32, MembersError>>) {
         party.numbers = numbers;
         self.waiting.push(party);
     }
 
-    /// A round ends, and these nodes are waited for: what was asked can be asked again then.
-    pub fn put_off(&mut self, awaited: &[Gone]) {
-        let names: Vec<&str> = awaited.iter().map(|gone| gone.node.as_str()).collect();
-        for party in self.waiting.drain(..) {
-            party.refuse(MembersError::Waiting(names.join(", ")));
-        }
+    /// The round ends: what has no answer yet.
+    pub fn leave(self) -> Unanswered {
+        Unanswered(self.replies.into_values().collect())
     }
 
     /// Answers the requests whose nodes have all been admitted or rejected.
@@ -400,7 +438,9 @@ impl Doorman {
                 node: node.name,
                 error: outcome.err(),
             });
-            let _ = party.reply.send(Ok(joined.collect()));
+            if let Some(reply) = self.replies.remove(&party.ticket) {
+                let _ = reply.send(Ok(joined.collect()));
+            }
         }
     }
 }
@@ -456,7 +496,8 @@ mod tests {
         assert_eq!(members.limit(None), Err(MembersError::Ended));
     }
 
-    /// Nodes that were about to join when others were lost can ask again; they do not hear that all has ended.
+    /// Nodes that were about to join when a round ended, also those that were being reached, can ask again; they do not hear that all has
+    /// ended before it has.
     #[test]
     fn joins_are_put_off_with_a_round() {
         let request = Request {
@@ -466,21 +507,46 @@ mod tests {
             links: Vec::new(),
             options: Options::default(),
         };
-        let mut doorman = Doorman::new(&request);
-        let (reply, mut answer) = oneshot::channel();
-        let party = Party {
-            nodes: Vec::new(),
-            token: None,
-            numbers: Vec::new(),
-            reply,
-        };
-        doorman.wait(party, vec![Ok(3)]);
-        doorman.put_off(&[Gone {
+        let gone = Gone {
             node: "a".into(),
             reason: "gone".into(),
-        }]);
-        let refused = Err(MembersError::Waiting("a".into()));
-        assert_eq!(answer.try_recv().unwrap(), refused);
+        };
+        let waiting = MembersError::between_rounds(&[gone]);
+        assert_eq!(waiting, MembersError::Waiting("a".into()));
+        let again = MembersError::between_rounds(&[]);
+        assert_eq!(again, JoinError::NotMoving.into());
+        for (next, reason) in [
+            (Some(&waiting), &waiting),
+            (Some(&again), &again),
+            (None, &MembersError::Ended),
+        ] {
+            let mut doorman = Doorman::new(&request);
+            let mut ask = || {
+                let (reply, answer) = oneshot::channel();
+                let party = Party {
+                    nodes: Vec::new(),
+                    token: None,
+                    ticket: doorman.take(reply),
+                    numbers: Vec::new(),
+                };
+                (party, answer)
+            };
+            let ((opening, first), (reaching, second), (refused, third)) = (ask(), ask(), ask());
+            doorman.wait(opening, vec![Ok(3)]);
+            doorman.refuse(&refused, MembersError::Ranks);
+            // What reaches its nodes ends with the round.
+            drop(reaching);
+            let mut unanswered = doorman.leave();
+            if let Some(next) = next {
+                unanswered.put_off(next);
+            }
+            drop(unanswered);
+            for answer in [first, second] {
+                let answer = answer.blocking_recv().unwrap_or(Err(MembersError::Ended));
+                assert_eq!(answer.as_ref().err(), Some(reason));
+            }
+            assert_eq!(third.blocking_recv().unwrap(), Err(MembersError::Ranks));
+        }
     }
 
     /// Nodes are called as reports show them or as rows write them; what may be two is neither.

@@ -34,7 +34,7 @@ use crate::absent;
 use crate::drive::{After, Cancel, Round, drive};
 use crate::expand::Agents;
 use crate::lessons;
-use crate::members::{Asked, Members};
+use crate::members::{Asked, Members, MembersError};
 use crate::reach::{Answers, Failure, Ranks, Reached, reach_each};
 use crate::report;
 use crate::request::{
@@ -328,6 +328,8 @@ impl Transfer<'_> {
             if is_over || after.has_moved && !is_resumable(&request) {
                 return self.sum(report);
             }
+            let between = MembersError::between_rounds(&after.gone);
+            after.unanswered.put_off(&between);
             if !after.nodes.is_empty() {
                 request.nodes = next_nodes(&request.nodes, &mut after);
             }
