@@ -141,6 +141,7 @@ impl Agent {
             token: config.token,
             control,
             transfers: Mutex::default(),
+            openings: Mutex::default(),
             streams: Mutex::default(),
             stages: config.stages,
             permitted: config.forwards,

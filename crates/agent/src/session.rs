@@ -19,12 +19,12 @@ use crate::incoming::{Caller, Refusal};
 use crate::masters::Connected;
 use crate::meter::Meter;
 use crate::reversed;
-use crate::running;
+use crate::running::{self, CANCELLED};
 use crate::shared::Shared;
 use crate::stages::Stream;
 use crate::transfer::Transfer;
 
-mod opening;
+pub(crate) mod opening;
 #[cfg(test)]
 mod tests;
 
@@ -132,9 +132,9 @@ pub(crate) async fn converse<S>(
             biased;
             changed = shutdown.changed() => if changed.is_err() || *shutdown.borrow() { break } else { continue },
             message = outgoing.recv() => message,
-            opened = opening::ended(&mut session.opening) => {
+            ended = opening::ended(&mut session.opening) => {
                 session.opening = None;
-                session.handle_opened(opened);
+                session.handle_opened(ended);
                 continue;
             }
             finished = finished(&mut session.finishing) => {
@@ -556,9 +556,9 @@ impl Session {
         self.opening = Some(opening);
     }
 
-    fn handle_opened(&mut self, opened: Option<opening::Opened>) {
-        match opened {
-            Some(Ok((transfer, opened))) => {
+    fn handle_opened(&mut self, ended: opening::Ended) {
+        match ended {
+            opening::Ended::Opened(Ok((transfer, opened))) => {
                 let Ok(at_work) = self.shared.host.work.clone().try_read_owned() else {
                     return self.refuse("the agent is about to end");
                 };
@@ -578,8 +578,17 @@ impl Session {
                 self.at_work = Some(at_work);
                 self.send(from_agent::Body::Opened(opened));
             }
-            Some(Err(error)) => self.refuse_as(error.kind(), error.to_string()),
-            None => self.refuse("the agent failed while opening; see its log"),
+            opening::Ended::Opened(Err(error)) => self.refuse_as(error.kind(), error.to_string()),
+            opening::Ended::Failed => self.refuse("the agent failed while opening; see its log"),
+            opening::Ended::Cancelled => {
+                let caller = &self.caller;
+                let text = || format!("{caller}: transfer {CANCELLED} while it was opened");
+                self.shared.host.log.say(text);
+                self.send(from_agent::Body::Refused(control::Refused {
+                    code: ErrorKind::Interrupted.wire(),
+                    message: CANCELLED.into(),
+                }));
+            }
         }
     }
 

@@ -11,6 +11,7 @@ use tokio::sync::watch;
 use crate::door::Doors;
 use crate::forward::Forward;
 use crate::host::Host;
+use crate::session::opening::Visible;
 use crate::stages::{StageConfig, Stream};
 use crate::transfer::Transfer;
 
@@ -25,6 +26,8 @@ pub(crate) struct Shared {
     pub token_key: MacKey,
     pub control: Arc<rustls::ServerConfig>,
     pub transfers: Mutex<HashMap<[u8; 16], Arc<Transfer>>>,
+    /// Those that are being opened.
+    pub openings: Mutex<Vec<Arc<Visible>>>,
     pub streams: Mutex<HashMap<[u8; 16], Arc<Stream>>>,
     pub stages: Option<StageConfig>,
     /// What tunnels may do, and those there are, by the ids of their keys.

@@ -200,3 +200,55 @@ fn lists_of_files_fit() {
         "{text}"
     );
 }
+
+/// A transfer that is being opened, for which large trees may be read, is shown; a cancel at the agent ends it, and its master gets the
+/// reason.
+#[test]
+fn what_is_being_opened_can_be_cancelled() {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    let runtime = builder.enable_all().max_blocking_threads(1).build();
+    runtime.unwrap().block_on(async {
+        // Opening does not begin before this ends.
+        let (free, busy) = std::sync::mpsc::channel::<()>();
+        let occupied = tokio::task::spawn_blocking(move || busy.recv().is_err());
+        let bench = Bench::new();
+        let shared = &bench.agent.shared;
+        let (mut master, mut other) = (bench.master(), bench.master());
+        master.say(credentials()).await;
+        let open = control::Open {
+            transfer: vec![3; 16],
+            ..control::Open::default()
+        };
+        master.say(to_agent::Body::Open(open)).await;
+        let status = |body| match body {
+            from_agent::Body::StatusReply(reply) => Some(reply.transfers),
+            _ => None,
+        };
+        let mut lines = Vec::new();
+        // The other session may be heard first.
+        for _ in 0..1000 {
+            let query = control::StatusQuery::default();
+            other.say(to_agent::Body::StatusQuery(query)).await;
+            lines = other.hear(status).await;
+            if !lines.is_empty() {
+                break;
+            }
+        }
+        let seen: Vec<_> = lines.iter().map(|l| (&*l.transfer, &*l.phase)).collect();
+        assert_eq!(seen, [(&[3; 16][..], "opening")]);
+        for running in running::select(shared, &[3; 16]) {
+            running.cancel(shared, "test");
+        }
+        let refused = |body| match body {
+            from_agent::Body::Refused(refused) => Some((refused.code, refused.message)),
+            _ => None,
+        };
+        let reason = master.hear(refused).await;
+        assert_eq!(reason, (ErrorKind::Interrupted.wire(), CANCELLED.into()));
+        assert!(running::select(shared, &[]).is_empty());
+        master.leave().await;
+        other.leave().await;
+        drop(free);
+        occupied.await.unwrap();
+    });
+}
