@@ -25,10 +25,12 @@ use crate::stages::Stream;
 use crate::transfer::Transfer;
 
 pub(crate) mod opening;
+mod probing;
 #[cfg(test)]
 mod tests;
 
 use opening::Opening;
+use probing::Probing;
 
 /// A master that does not prove the token by then is gone.
 const PROOF_TIMEOUT: Duration = Duration::from_secs(10);
@@ -118,6 +120,7 @@ pub(crate) async fn converse<S>(
         finishing: None,
         stream: None,
         forward: None,
+        probing: None,
         at_work: None,
         examining: Arc::default(),
         outbox,
@@ -143,7 +146,11 @@ pub(crate) async fn converse<S>(
                 session.ended = true;
                 continue;
             }
-            message = inbox.recv(), if session.finishing.is_none() || !is_silent => {
+            probed = probing::ended(&mut session.probing) => {
+                session.handle_probed(probed, &mut beat).await;
+                continue;
+            }
+            message = inbox.recv(), if session.hears() && (session.finishing.is_none() || !is_silent) => {
                 let is_ending = session.finishing.is_some();
                 match message {
                     Some(message) if is_ending => session.handle_at_the_end(&message),
@@ -270,6 +277,8 @@ struct Session {
     forward: Option<Arc<Forward>>,
     outbox: mpsc::UnboundedSender<FromAgent>,
     examining: Arc<Examining>,
+    // Of the transfer that there is.
+    probing: Option<Probing>,
     // From when there is a transfer until its files are in order.
     at_work: Option<OwnedRwLockReadGuard<()>>,
     // The last answer is on its way; the connection closes once it is written.
@@ -307,6 +316,11 @@ impl Session {
         }));
     }
 
+    /// Whether it takes another message.
+    fn hears(&self) -> bool {
+        self.probing.as_ref().is_none_or(Probing::has_space)
+    }
+
     /// To what receives. False where there was no answer.
     fn pass_on(&self, message: &to_agent::Body) -> bool {
         let answer = self
@@ -320,7 +334,31 @@ impl Session {
         is_answered
     }
 
+    /// Sends what a look has found, and does what was asked for meanwhile.
+    async fn handle_probed(&mut self, probed: control::Probed, beat: &mut tokio::time::Interval) {
+        let Some(mut ended) = self.probing.take() else {
+            return;
+        };
+        if ended.asks {
+            self.send(from_agent::Body::Probed(probed));
+        }
+        while let Some(message) = ended.later.pop_front() {
+            self.handle(message, beat).await;
+            if let Some(next) = &mut self.probing {
+                next.later = ended.later;
+                break;
+            }
+        }
+    }
+
     async fn handle(&mut self, message: ToAgent, beat: &mut tokio::time::Interval) {
+        let message = match &mut self.probing {
+            Some(probing) => probing.keep(message),
+            None => Some(message),
+        };
+        let Some(message) = message else {
+            return;
+        };
         match message.body {
             Some(to_agent::Body::Credentials(credentials)) => self.credentials = Some(credentials),
             Some(to_agent::Body::Open(open)) => {
@@ -364,11 +402,7 @@ impl Session {
             }
             Some(to_agent::Body::Probe(probe)) => {
                 if let Some(transfer) = self.transfer.clone() {
-                    let asks = probe != control::Probe::default();
-                    let probed = tokio::task::spawn_blocking(move || transfer.probe(&probe)).await;
-                    if asks {
-                        self.send(from_agent::Body::Probed(probed.unwrap_or_default()));
-                    }
+                    self.probing = Some(Probing::begin(transfer, probe, &self.shared.host.work));
                 }
             }
             Some(to_agent::Body::Examine(asked)) => self.examine(asked),
@@ -464,6 +498,7 @@ impl Session {
     fn finish(&mut self, finish: control::Finish) {
         // What has not opened yet has made nothing.
         self.opening = None;
+        self.probing = None;
         let Some(transfer) = self.transfer.take() else {
             self.send(from_agent::Body::Finished(control::Finished::default()));
             self.ended = true;

@@ -93,7 +93,7 @@ fn credentials() -> to_agent::Body {
     })
 }
 
-/// One connection, one transfer, stream or tunnel: what is asked for beside it is refused, and what is there is let go with the connection.
+/// One connection, one transfer, stream or tunnel: what is asked for beside it is refused, and what is there ends with the connection.
 #[tokio::test]
 async fn a_connection_has_one_thing() {
     let bench = Bench::new();
@@ -250,5 +250,54 @@ fn what_is_being_opened_can_be_cancelled() {
         other.leave().await;
         drop(free);
         occupied.await.unwrap();
+    });
+}
+
+/// While a disk does not answer a look, statuses leave and queries are answered; what depends on the look waits for it, and the end of the
+/// transfer does not.
+#[test]
+fn looks_are_beside_the_connection() {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    let runtime = builder.enable_all().max_blocking_threads(1).build();
+    runtime.unwrap().block_on(async {
+        let bench = Bench::new();
+        let mut master = bench.master();
+        master.say(credentials()).await;
+        let open = control::Open {
+            transfer: vec![4; 16],
+            ..control::Open::default()
+        };
+        master.say(to_agent::Body::Open(open)).await;
+        let opened = |body| matches!(body, from_agent::Body::Opened(_)).then_some(());
+        master.hear(opened).await;
+        // As a disk that does not answer for a while.
+        let (free, busy) = std::sync::mpsc::channel::<()>();
+        let occupied = tokio::task::spawn_blocking(move || busy.recv().is_err());
+        let probe = control::Probe {
+            places: vec![0],
+            ..control::Probe::default()
+        };
+        master.say(to_agent::Body::Probe(probe)).await;
+        let query = control::ManifestQuery { source: 5 };
+        master.say(to_agent::Body::ManifestQuery(query)).await;
+        let query = control::StatusQuery::default();
+        master.say(to_agent::Body::StatusQuery(query)).await;
+        tokio::spawn(async move {
+            for _ in 0..1000 {
+                tokio::task::yield_now().await;
+            }
+            drop(free);
+        });
+        let answer = |body| match body {
+            from_agent::Body::Probed(_) => Some("the look"),
+            from_agent::Body::StatusReply(_) => Some("the status"),
+            from_agent::Body::Refused(_) => Some("the manifest"),
+            _ => None,
+        };
+        for expected in ["the status", "the look", "the manifest"] {
+            assert_eq!(master.hear(answer).await, expected);
+        }
+        occupied.await.unwrap();
+        master.leave().await;
     });
 }

@@ -81,7 +81,12 @@ impl Transfer {
             match probe.others.is_empty() {
                 true => {
                     self.marked.lock().push(number);
-                    let found = place.mark(&id, &mark_text(self.member.node, number));
+                    let text = mark_text(self.member.node, number);
+                    let found = place.mark(&id, &text);
+                    if self.member.has_ended() {
+                        // The end may have looked for it before it was there.
+                        place.unmark(&id, &text);
+                    }
                     let found = found.ok().flatten();
                     marks.extend(found.and_then(|text| parse_mark(&text, number)));
                 }
