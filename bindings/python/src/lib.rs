@@ -9,6 +9,7 @@ mod agent;
 mod error;
 mod memory;
 mod message;
+mod open;
 mod own;
 mod region;
 mod stream;

@@ -4,12 +4,13 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::task::Poll;
 
-use pyo3::buffer::PyBuffer;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use ropewalk::MessageOptions;
 
 use crate::error::{misuse, raise};
+use crate::memory::Memory;
+use crate::open::Open;
 use crate::own::Own;
 use crate::waiting::{connected, interruptible, waited};
 
@@ -42,7 +43,7 @@ pub(crate) fn options(
 }
 
 #[pyclass(frozen)]
-pub(crate) struct MessageListener(Own<ropewalk::MessageListener>);
+pub(crate) struct MessageListener(Open<ropewalk::MessageListener>);
 
 #[pymethods]
 impl MessageListener {
@@ -50,25 +51,28 @@ impl MessageListener {
     fn new(listen: Vec<String>, token: Option<[u8; 32]>, plain: bool) -> PyResult<Self> {
         let options = options(token, plain, &[])?;
         let listener = ropewalk::MessageListener::bind(&addresses(&listen)?, &options);
-        Ok(Self(Own::new(listener.map_err(raise)?)))
+        Ok(Self(Open::new("listener", listener.map_err(raise)?)))
     }
 
     fn addresses(&self) -> PyResult<Vec<String>> {
-        let all = self.0.used()?.addresses();
+        let all = self.0.get()?.addresses();
         Ok(all.iter().map(ToString::to_string).collect())
     }
 
     fn accept(&self, py: Python<'_>, seconds: Option<f64>) -> PyResult<Option<MessageSocket>> {
-        let listener = self.0.used()?;
-        waited(py, seconds, |most| match listener.accept_for(most) {
-            Ok(Some(socket)) => Some(Ok(MessageSocket(Own::new(socket)))),
-            Ok(None) => None,
-            Err(error) => Some(Err(error)),
-        })
+        let accepted = self
+            .0
+            .wait(py, seconds, |listener, most| listener.accept_for(most))?;
+        Ok(accepted.map(|socket| MessageSocket(Own::new(socket))))
+    }
+
+    fn close(&self, py: Python<'_>) {
+        py.detach(|| self.0.close());
     }
 
     fn fileno(&self) -> i32 {
-        self.0.get().map_or(-1, |held| held.as_fd().as_raw_fd())
+        let listener = self.0.get();
+        listener.map_or(-1, |listener| listener.as_fd().as_raw_fd())
     }
 }
 
@@ -90,14 +94,16 @@ impl MessageSocket {
         Ok(Self(Own::new(socket)))
     }
 
-    fn send(&self, py: Python<'_>, message: PyBuffer<u8>) -> PyResult<()> {
+    fn send(&self, py: Python<'_>, message: &Bound<'_, PyAny>) -> PyResult<()> {
         // Threads of Python may write the memory while it is sent; a copy of a short message costs little.
-        let (socket, message) = (self.0.used()?, message.to_vec(py)?);
+        let socket = self.0.used()?;
+        let message = Memory::readable(message)?.copy(py, 0, usize::MAX);
         interruptible(py, |goes_on| socket.send_while(&message, goes_on))
     }
 
-    fn send_start(&self, py: Python<'_>, message: PyBuffer<u8>) -> PyResult<u64> {
-        let (socket, message) = (self.0.used()?, message.to_vec(py)?);
+    fn send_start(&self, py: Python<'_>, message: &Bound<'_, PyAny>) -> PyResult<u64> {
+        let socket = self.0.used()?;
+        let message = Memory::readable(message)?.copy(py, 0, usize::MAX);
         let mut number = 0;
         interruptible(py, |goes_on| {
             number = socket.send_start_while(message, goes_on)?;

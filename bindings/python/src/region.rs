@@ -15,6 +15,7 @@ use crate::agent::Lent;
 use crate::error::{late, misuse, raise};
 use crate::memory::Memory;
 use crate::message::addresses;
+use crate::open::Open;
 use crate::own::Own;
 use crate::transfer::{duration, lock};
 use crate::waiting::{aside, connected, waited, waited_until};
@@ -163,7 +164,7 @@ impl RegionServer {
 
 #[pyclass(frozen)]
 pub(crate) struct Region {
-    region: Own<Arc<ropewalk::Region>>,
+    region: Open<ropewalk::Region>,
     /// Longest time of a call.
     deadline: Duration,
     /// Has one more owner for each get that was begun and not taken.
@@ -193,17 +194,17 @@ impl Region {
             self.complete(py)?;
         }
         if gets < MANY {
-            let region = self.region.used()?;
-            return py.detach(|| call(region)).map_err(raise);
+            let region = self.region.get()?;
+            return py.detach(|| call(&region)).map_err(raise);
         }
-        let region = self.region.used()?.clone();
+        let region = self.region.get()?;
         aside(py, move || call(&region), drop)
     }
 
     /// Waits until the puts that were begun are complete, and raises the error of one. When a signal ends this, the next call has that.
     fn complete(&self, py: Python<'_>) -> PyResult<()> {
         let puts = self.puts.load(Ordering::Relaxed);
-        let region = self.region.used()?.clone();
+        let region = self.region.get()?;
         let (failed, until) = (self.failed.clone(), self.until());
         let left = move |ended: Result<(), ropewalk::Error>| {
             // That the time was over says nothing of a put.
@@ -251,7 +252,7 @@ impl Region {
             ropewalk::Region::connect(&name, &nodes, &options)
         })?;
         Ok(Self {
-            region: Own::new(Arc::new(region)),
+            region: Open::new("region", region),
             deadline,
             gets: Arc::default(),
             puts: AtomicUsize::new(0),
@@ -261,12 +262,12 @@ impl Region {
     }
 
     fn size(&self) -> PyResult<u64> {
-        Ok(self.region.used()?.size())
+        Ok(self.region.get()?.size())
     }
 
     fn lost(&self) -> PyResult<Vec<(Vec<String>, String)>> {
         let text = |all: Vec<SocketAddr>| all.iter().map(ToString::to_string).collect();
-        let lost = self.region.used()?.lost().into_iter();
+        let lost = self.region.get()?.lost().into_iter();
         Ok(lost.map(|(node, cause)| (text(node), cause)).collect())
     }
 
@@ -342,7 +343,7 @@ impl Region {
     }
 
     fn fence(&self) -> PyResult<()> {
-        self.region.used()?.fence();
+        self.region.get()?.fence();
         Ok(())
     }
 
@@ -351,8 +352,12 @@ impl Region {
     }
 
     fn notify(&self, py: Python<'_>, start: u64, end: u64, value: u64) -> PyResult<()> {
-        let region = self.region.used()?.clone();
+        let region = self.region.get()?;
         aside(py, move || region.notify(start..end, value), drop)
+    }
+
+    fn close(&self, py: Python<'_>) {
+        py.detach(|| self.region.close());
     }
 
     fn wait(
@@ -363,9 +368,8 @@ impl Region {
         at_least: u64,
         seconds: Option<f64>,
     ) -> PyResult<Option<u64>> {
-        let region = self.region.used()?;
-        waited(py, seconds, |most: Duration| {
-            region.wait(start..end, at_least, most).transpose()
+        self.region.wait(py, seconds, |region, most| {
+            region.wait(start..end, at_least, most)
         })
     }
 }

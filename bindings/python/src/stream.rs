@@ -1,8 +1,7 @@
 //! Byte streams: what a TCP connection is to a program, over all interfaces.
 
 use std::os::fd::{AsFd as _, AsRawFd as _};
-use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -10,53 +9,12 @@ use pyo3::types::PyBytes;
 use crate::error::{misuse, raise};
 use crate::memory::Memory;
 use crate::message::{addresses, options};
-use crate::own::Own;
-use crate::transfer::{duration, lock};
-use crate::waiting::{connected, waited};
+use crate::open::Open;
+use crate::transfer::duration;
+use crate::waiting::connected;
 
 /// Bytes that one call copies at once: as much as the library sends as one.
 const PIECE: usize = 256 << 10;
-
-/// What programs may close while other threads use it: these find it closed when they look again.
-struct Open<T> {
-    held: Own<Mutex<Option<Arc<T>>>>,
-    name: &'static str,
-}
-
-impl<T> Open<T> {
-    fn new(name: &'static str, held: T) -> Self {
-        let held = Own::new(Mutex::new(Some(Arc::new(held))));
-        Self { held, name }
-    }
-
-    fn get(&self) -> PyResult<Arc<T>> {
-        let held = lock(self.held.used()?).clone();
-        held.ok_or_else(|| misuse(format!("this {} was closed", self.name)))
-    }
-
-    fn close(&self) {
-        // Not with the lock held: what is dropped here may take locks of its own.
-        let held = self.held.get().and_then(|held| lock(held).take());
-        drop(held);
-    }
-
-    /// As [`waited`], as long as it is open.
-    fn wait<R: Send>(
-        &self,
-        py: Python<'_>,
-        seconds: Option<f64>,
-        mut call: impl FnMut(&T, Duration) -> Result<Option<R>, ropewalk::Error> + Send,
-    ) -> PyResult<Option<R>>
-    where
-        T: Send + Sync,
-    {
-        let done = waited(py, seconds, |most| match self.get() {
-            Ok(held) => call(&held, most).transpose().map(|done| done.map(Ok)),
-            Err(closed) => Some(Ok(Err(closed))),
-        })?;
-        done.transpose()
-    }
-}
 
 #[pyclass(frozen)]
 pub(crate) struct ByteStreamListener(Open<ropewalk::ByteStreamListener>);

@@ -444,6 +444,27 @@ class Messages(unittest.TestCase):
         with self.assertRaises(TimeoutError):
             ropewalk.MessageListener(["127.0.0.1:0"], token=ropewalk.new_token()).accept(0)
 
+    def test_any_contiguous_memory_is_sent(self) -> None:
+        own, other = self.pair()
+        numbers = array.array("d", range(1000))
+        own.send(numbers)
+        own.send_start(memoryview(numbers)[10:20])
+        for expected in (bytes(numbers), bytes(numbers[10:20])):
+            self.assertEqual(other.receive(timeout=PATIENCE), expected)
+        for wrong, error in [(memoryview(b"abcd")[::2], BufferError), ("text", TypeError)]:
+            with self.assertRaises(error):
+                own.send(wrong)
+
+    def test_a_listener_is_closed(self) -> None:
+        with ropewalk.MessageListener(["127.0.0.1:0"]) as listener:
+            with ropewalk.MessageSocket.connect(listener.addresses) as own, listener.accept(PATIENCE) as other:
+                listener.close()
+                own.send_start(b"still")
+                self.assertEqual(other.receive(timeout=PATIENCE), b"still")
+        self.assertEqual(listener.fileno(), -1)
+        with self.assertRaisesRegex(ropewalk.InputError, "was closed"):
+            listener.accept(0)
+
     def test_event_loops_sleep_while_nothing_is_there(self) -> None:
         own, other = self.pair()
         with selectors.DefaultSelector() as selector:
@@ -605,6 +626,17 @@ class Regions(Folder):
             with self.assertRaisesRegex(ropewalk.NetworkError, "are lost"):
                 region.get(MIB, MIB + 1)
             self.assertEqual(region.lost[0][0], one.addresses)
+
+
+    def test_a_region_is_closed(self) -> None:
+        with ropewalk.RegionServer() as server:
+            server.serve("table", 3, [(0, 3, b"abc")], rule="read-only")
+            with ropewalk.Region("table", server.addresses) as region:
+                begun = region.get_start([(0, 3)])
+            self.assertEqual(begun.wait(PATIENCE), b"abc")
+            for call in (lambda: region.get(0, 3), region.flush, region.fence, lambda: region.wait(0, 1, 1, timeout=0), lambda: region.size):
+                with self.assertRaisesRegex(ropewalk.InputError, "was closed"):
+                    call()
 
 
 class Refused(Folder):

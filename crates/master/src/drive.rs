@@ -384,10 +384,11 @@ impl Driver {
 
     async fn handle(&mut self, input: Input) {
         match input {
-            Input::Message(node, message, bytes, _) => {
+            Input::Message(node, message, bytes, place) => {
                 count_received(&mut self.control, &message, bytes);
                 let now = self.now();
                 self.coordinator.handle_message(node, *message, now);
+                drop(place);
             }
             Input::Lost(node, reason) => {
                 let now = self.now();

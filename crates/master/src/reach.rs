@@ -366,7 +366,7 @@ async fn reach(
             let own = options.tokens.get(&(host.clone(), *port)).copied();
             let Some(token) = own.or(options.token) else {
                 return Err(failed(format!(
-                    "{} runs an agent, which wants its token: give the file that has it (--token-file; of a program: token_file)",
+                    "{} runs an agent, which wants its token: give the file that has it (--token-file, in a program token_file)",
                     node.name
                 )));
             };

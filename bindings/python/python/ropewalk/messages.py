@@ -37,7 +37,7 @@ class MessageSocket:
             return cls(_ropewalk.MessageSocket.connect(texts_of(to), token_of(token, token_file), plain, texts_of(local)))
 
     def send(self, message: Any) -> None:
-        """Sends bytes, and waits until the peer's socket has all of them."""
+        """Sends bytes (any contiguous memory), and waits until the peer's socket has all of them."""
         with raised():
             self._socket.send(message)
 
@@ -106,5 +106,15 @@ class MessageListener:
         return MessageSocket(socket)
 
     def fileno(self) -> int:
-        """The descriptor, readable when a peer can be accepted."""
+        """The descriptor, readable when a peer can be accepted; -1 after `close`."""
         return self._listener.fileno()
+
+    def close(self) -> None:
+        """Listens no more; sockets that were accepted stay."""
+        self._listener.close()
+
+    def __enter__(self) -> MessageListener:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()

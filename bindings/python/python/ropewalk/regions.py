@@ -157,3 +157,13 @@ class Region:
         if value is None:
             raise TimeoutError(f"the range was not announced for {timeout} s")
         return value
+
+    def close(self) -> None:
+        """Closes the connections once calls of other threads, and gets that were begun, have ended. `flush` before to be sure of puts that were begun."""
+        self._region.close()
+
+    def __enter__(self) -> Region:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
