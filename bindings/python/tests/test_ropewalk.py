@@ -663,25 +663,6 @@ class Refused(Folder):
         with self.assertRaisesRegex(ropewalk.Error, "token_file"):
             ropewalk.copy(self.source, self.copy)
 
-    def test_refusals_of_a_server_are_errors_of_the_caller(self) -> None:
-        token, other = ropewalk.new_token(), ropewalk.new_token()
-        messages = ropewalk.MessageListener(["127.0.0.1:0"], token=token)
-        with ropewalk.RegionServer(token=token) as server, ropewalk.ByteStreamListener(["127.0.0.1:0"], token=token) as streams:
-            server.serve("table", 3, [(0, 3, b"abc")], rule="read-only")
-            for call in (
-                lambda: ropewalk.Region("other", server.addresses, token=token),
-                lambda: ropewalk.Region("table", server.addresses, token=other),
-                lambda: ropewalk.MessageSocket.connect(messages.addresses, token=other),
-                lambda: ropewalk.ByteStream.connect(streams.addresses, token=other),
-            ):
-                with self.assertRaises(ropewalk.InputError) as raised:
-                    call()
-                self.assertFalse(raised.exception.is_retryable)
-            # With one that is not there the next try may succeed.
-            with self.assertRaises(ropewalk.NetworkError) as lost:
-                ropewalk.Region("other", [*server.addresses, "127.0.0.1:1"], token=token)
-            self.assertTrue(lost.exception.is_retryable)
-
 
 class Stopped(unittest.TestCase):
     """A peer that is stopped: Ctrl-C ends calls all the same, and they go on later."""

@@ -47,7 +47,7 @@ pub enum MessageError {
         /// Why the last rail failed.
         cause: String,
     },
-    /// No connection could be made, or the peer did not prove the token ([`is_refusal`](Self::is_refusal)).
+    /// No connection could be made, or the peer did not prove the token.
     #[error("cannot connect to {address}: {source}")]
     Connect {
         /// The last address tried.
@@ -122,19 +122,12 @@ impl MessageError {
         std::io::Error::new(kind, self)
     }
 
-    /// Whether a peer was reached and refuses: it does not know the token, takes none that is not sealed, or is no such socket. The same call fails again.
-    #[must_use]
-    pub fn is_refusal(&self) -> bool {
-        matches!(self, Self::Connect { source, .. } if source.kind() == io::ErrorKind::PermissionDenied)
-    }
-
     /// Whether the same call, or a new socket to the same peer, may succeed.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
-        !self.is_refusal()
-            && matches!(
-                self,
-                Self::Deadline | Self::PeerClosed | Self::PeerLost { .. } | Self::Connect { .. }
-            )
+        matches!(
+            self,
+            Self::Deadline | Self::PeerClosed | Self::PeerLost { .. } | Self::Connect { .. }
+        )
     }
 }

@@ -22,14 +22,6 @@ pub enum RegionError {
         /// What went wrong at each.
         causes: String,
     },
-    /// All nodes were reached, and each refuses: it does not serve the region, has another token, or another version.
-    #[error("region {name}: refused: {causes}")]
-    Denied {
-        /// Name of the region.
-        name: String,
-        /// What each said.
-        causes: String,
-    },
     /// The nodes do not agree on what the region is, or one refused.
     #[error("region {name}: {text}")]
     Refused {

@@ -12,10 +12,10 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
-use ropewalk_message::{Maker, MessageError, MessageSocket, Options};
+use ropewalk_message::{Maker, MessageSocket, Options};
 use ropewalk_model::{Range, RangeSet};
 use ropewalk_proto::region::frame::{
-    Frame, MESSAGE_MAX, PART_LEN, PARTS_MAX, PIECE_MAX, Status, VERSION, put_without_bytes,
+    Frame, MESSAGE_MAX, PART_LEN, PARTS_MAX, PIECE_MAX, VERSION, put_without_bytes,
 };
 use ropewalk_proto::region::{
     Failure, HolderId, Kind, Map, Origin, REQUESTS_MAX, Request, Rule, Slice, View, What,
@@ -95,46 +95,24 @@ fn listed(addresses: &[SocketAddr]) -> String {
     texts.join("+")
 }
 
-/// Why a node takes no part.
-struct Cause {
-    text: String,
-    /// It was reached, and would refuse again.
-    is_refusal: bool,
-}
-
-impl Cause {
-    fn new(text: impl Into<String>) -> Self {
-        Self {
-            text: text.into(),
-            is_refusal: false,
-        }
-    }
-}
-
-impl From<MessageError> for Cause {
-    fn from(error: MessageError) -> Self {
-        Self {
-            text: error.to_string(),
-            is_refusal: error.is_refusal(),
-        }
-    }
-}
-
 /// Connects to a node and hears what it holds.
 fn reach(
     name: &str,
     addresses: &[SocketAddr],
     options: &Options,
     until: Instant,
-) -> Result<(MessageSocket, View), Cause> {
-    let socket = MessageSocket::connect(addresses, options)?;
+) -> Result<(MessageSocket, View), String> {
+    let socket = MessageSocket::connect(addresses, options).map_err(|error| error.to_string())?;
     let hello = Frame::Hello {
         version: VERSION,
         name,
     };
-    socket.send_start(hello.encode())?;
-    let Some(message) = socket.receive_vec_until(MESSAGE_MAX, until)? else {
-        return Err(Cause::new("it has closed the connection"));
+    let sent = socket.send_start(hello.encode());
+    sent.map_err(|error| error.to_string())?;
+    let message = match socket.receive_vec_until(MESSAGE_MAX, until) {
+        Ok(Some(message)) => message,
+        Ok(None) => return Err("it has closed the connection".into()),
+        Err(error) => return Err(error.to_string()),
     };
     match Frame::decode(&message) {
         Ok(Frame::Welcome {
@@ -154,13 +132,9 @@ fn reach(
                 },
             ))
         }
-        Ok(Frame::Refused { text, status, .. }) => Err(Cause {
-            text: text.to_owned(),
-            // One that has as many origins as it can may have fewer later.
-            is_refusal: status != Status::Full,
-        }),
-        Ok(_) => Err(Cause::new("it serves no regions")),
-        Err(error) => Err(Cause::new(error.to_string())),
+        Ok(Frame::Refused { text, .. }) => Err(text.to_owned()),
+        Ok(_) => Err("it serves no regions".into()),
+        Err(error) => Err(error.to_string()),
     }
 }
 
@@ -177,7 +151,7 @@ impl Inner {
             ..options.clone()
         };
         let until = end_of(deadline);
-        let reached: Vec<Result<(MessageSocket, View), Cause>> = std::thread::scope(|scope| {
+        let reached: Vec<Result<(MessageSocket, View), String>> = std::thread::scope(|scope| {
             let options = &options;
             let started: Vec<_> = nodes
                 .iter()
@@ -185,18 +159,14 @@ impl Inner {
                 .collect();
             let ended = started.into_iter().map(|one| one.join());
             ended
-                .map(|one| one.unwrap_or_else(|_| Err(Cause::new("its thread panicked"))))
+                .map(|one| one.unwrap_or_else(|_| Err("its thread panicked".into())))
                 .collect()
         });
         let (mut own, mut views, mut causes) = (Vec::new(), Vec::new(), Vec::new());
-        let mut is_refused = true;
         for (addresses, reached) in nodes.iter().zip(reached) {
             let (socket, view, cause) = match reached {
                 Ok((socket, view)) => (Some(socket), Some(view), None),
-                Err(cause) => {
-                    is_refused &= cause.is_refusal;
-                    (None, None, Some(cause.text))
-                }
+                Err(cause) => (None, None, Some(cause)),
             };
             own.push(Node {
                 addresses: addresses.clone(),
@@ -216,10 +186,9 @@ impl Inner {
             let all: Vec<String> = all
                 .map(|(at, cause)| format!("{}: {cause}", label(at)))
                 .collect();
-            let (name, causes) = (name.to_owned(), all.join("; "));
-            return Err(match is_refused {
-                true => RegionError::Denied { name, causes },
-                false => RegionError::Unreached { name, causes },
+            return Err(RegionError::Unreached {
+                name: name.into(),
+                causes: all.join("; "),
             });
         }
         let map = Map::new(views).map_err(|error| {

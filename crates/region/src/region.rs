@@ -49,7 +49,7 @@ impl Region {
     /// * `options`: those of the message socket. Its deadline is the longest time of each call of the region, 60 s where it has none.
     ///
     /// # Errors
-    /// [`RegionError::Unreached`] with what went wrong at each node; [`RegionError::Denied`] where each refuses, as for a wrong token; [`RegionError::Refused`] where nodes state different sizes or rules, or own the same
+    /// [`RegionError::Unreached`] with what went wrong at each node, a wrong token among it; [`RegionError::Refused`] where nodes state different sizes or rules, or own the same
     /// bytes.
     pub fn connect(
         name: &str,

@@ -116,7 +116,7 @@ impl ByteStreams {
     /// Connects to a listener, one rail for each address.
     ///
     /// # Errors
-    /// [`Error::Network`] when the peer is not reached, [`Error::Input`] when it does not prove the token, and for options that
+    /// [`Error::Network`] when the peer is not reached or does not prove the token, [`Error::Input`] for options that
     /// cannot be meant.
     pub fn connect(addresses: &[SocketAddr], options: &MessageOptions) -> Result<Self, Error> {
         crate::process::enter()?;

@@ -110,7 +110,6 @@ impl std::error::Error for Error {
 impl From<MessageError> for Error {
     fn from(error: MessageError) -> Self {
         let sort = match &error {
-            refused if refused.is_refusal() => Self::Input,
             MessageError::PeerClosed
             | MessageError::Reset { .. }
             | MessageError::Stopped
@@ -203,20 +202,6 @@ mod tests {
         ));
         assert!(Error::from(MessageError::Deadline).is_retryable());
         assert!(matches!(Error::from(MessageError::Closed), Error::Input(_)));
-        let connect = |kind: std::io::ErrorKind| {
-            Error::from(MessageError::Connect {
-                address: ([127, 0, 0, 1], 1).into(),
-                source: kind.into(),
-            })
-        };
-        let wrong_token = connect(std::io::ErrorKind::PermissionDenied);
-        assert!(matches!(wrong_token, Error::Input(_)) && !wrong_token.is_retryable());
-        assert!(connect(std::io::ErrorKind::ConnectionRefused).is_retryable());
-        let denied = RegionError::Denied {
-            name: "table".into(),
-            causes: "10.0.0.1:1: no region of this name is served there".into(),
-        };
-        assert!(matches!(Error::from(denied), Error::Input(_)));
         let silent = AgentError::SilentMaster { seconds: 30 };
         assert!(matches!(Error::from(silent), Error::Network(_)));
         let refused = AgentError::Refused("no such transfer".into());

@@ -110,8 +110,7 @@ impl Region {
     ///   `peer_timeout` is lost; gets go to other holders at once.
     ///
     /// # Errors
-    /// [`Error::Network`] with what went wrong at each node; [`Error::Input`] where each of them was reached and refuses, as for a wrong token or a name that
-    /// it does not serve; [`Error::Peer`] where nodes do not agree on the region.
+    /// [`Error::Network`] with what went wrong at each node, a wrong token among it; [`Error::Peer`] where nodes do not agree on the region.
     pub fn connect(
         name: &str,
         nodes: &[Vec<SocketAddr>],
