@@ -642,7 +642,9 @@ pub unsafe extern "C" fn ropewalk_transfer_descriptor(transfer: *const ropewalk_
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ropewalk_transfer_cancel(transfer: *const ropewalk_transfer) {
     // SAFETY: as this function demands.
-    if let Ok(transfer) = unsafe { handle(transfer.cast_mut()) } {
+    if let Some(transfer) = unsafe { transfer.as_ref() }
+        && transfer.maker.check().is_ok()
+    {
         transfer.cancel();
     }
 }

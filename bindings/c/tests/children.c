@@ -107,10 +107,10 @@ int main(int count, char **arguments)
     ropewalk_transfer_free(transfer);
     /* The agent still has what it was lent. */
     transfer = ropewalk_transfer_new();
-    ropewalk_place own = {.host = "127.0.0.1", .port = ropewalk_agent_port(agent), .path = "buffer:lent"};
+    ropewalk_place here = {.host = "127.0.0.1", .port = ropewalk_agent_port(agent), .path = "buffer:lent"};
     snprintf(to, sizeof to, "%s/lent", arguments[2]);
     OK(ropewalk_transfer_token_of(transfer, agent, &error));
-    OK(ropewalk_transfer_from(transfer, &own, &error));
+    OK(ropewalk_transfer_from(transfer, &here, &error));
     OK(ropewalk_transfer_to(transfer, &sink, &error));
     OK(ropewalk_transfer_wait(transfer, 60000, &error));
     ropewalk_transfer_free(transfer);

@@ -4,6 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::task::Poll;
 
+use pyo3::buffer::PyBuffer;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use ropewalk::MessageOptions;
@@ -76,6 +77,17 @@ impl MessageListener {
     }
 }
 
+/// A copy of the memory of a message. Bytes with gaps between them are taken, too: they are copied anyway.
+fn bytes_of(py: Python<'_>, message: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
+    match Memory::readable(message) {
+        Ok(memory) => Ok(memory.copy(py, 0, usize::MAX)),
+        Err(error) => match PyBuffer::<u8>::get(message) {
+            Ok(buffer) => buffer.to_vec(py),
+            Err(_) => Err(error),
+        },
+    }
+}
+
 #[pyclass(frozen)]
 pub(crate) struct MessageSocket(Own<ropewalk::MessageSocket>);
 
@@ -97,13 +109,13 @@ impl MessageSocket {
     fn send(&self, py: Python<'_>, message: &Bound<'_, PyAny>) -> PyResult<()> {
         // Threads of Python may write the memory while it is sent; a copy of a short message costs little.
         let socket = self.0.used()?;
-        let message = Memory::readable(message)?.copy(py, 0, usize::MAX);
+        let message = bytes_of(py, message)?;
         interruptible(py, |goes_on| socket.send_while(&message, goes_on))
     }
 
     fn send_start(&self, py: Python<'_>, message: &Bound<'_, PyAny>) -> PyResult<u64> {
         let socket = self.0.used()?;
-        let message = Memory::readable(message)?.copy(py, 0, usize::MAX);
+        let message = bytes_of(py, message)?;
         let mut number = 0;
         interruptible(py, |goes_on| {
             number = socket.send_start_while(message, goes_on)?;
@@ -142,7 +154,9 @@ impl MessageSocket {
     }
 
     fn close(&self, py: Python<'_>) {
-        py.detach(|| self.0.get().map(ropewalk::MessageSocket::close));
+        if let Some(socket) = self.0.get() {
+            py.detach(|| socket.close());
+        }
     }
 
     fn fileno(&self) -> i32 {

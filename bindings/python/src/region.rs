@@ -195,7 +195,8 @@ impl Region {
         }
         if gets < MANY {
             let region = self.region.get()?;
-            return py.detach(|| call(&region)).map_err(raise);
+            // The last one of it closes connections, which may take a while.
+            return py.detach(move || call(&region)).map_err(raise);
         }
         let region = self.region.get()?;
         aside(py, move || call(&region), drop)

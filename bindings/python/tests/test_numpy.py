@@ -60,7 +60,7 @@ class Arrays(unittest.TestCase):
 
     def test_any_contiguous_memory_is_taken(self) -> None:
         token = ropewalk.new_token()
-        kinds = [numpy.array(2.5), numpy.zeros((0, 3)), numpy.arange(4, dtype="datetime64[s]")]
+        kinds = [numpy.array(2.5), numpy.zeros((0, 3)), numpy.arange(4).astype("datetime64[s]")]
         try:
             import ml_dtypes
         except ImportError:

@@ -181,9 +181,9 @@ class Copies(Folder):
         self.assertEqual(report.outcome, "done")
 
     def test_odd_timeouts_end_no_copy(self) -> None:
-        contents = self.file("from", 4 * MIB)
-        copy = ropewalk.Copy(self.source, self.copy, token=self.token, limit="40Mbit")
-        rows = ropewalk.Rows(token=self.token, limit="40Mbit")
+        contents = self.file("from", MIB)
+        copy = ropewalk.Copy(self.source, self.copy, token=self.token, limit="4Mbit")
+        rows = ropewalk.Rows(token=self.token, limit="4Mbit")
         rows.schedule(f"writer {self.own.addresses[0]} {self.folder / 'from'} 0 0-{len(contents) - 1}")
         rows.schedule(f"reader {self.other.addresses[0]} {self.folder / 'rows'} 0 0-{len(contents) - 1}")
         for transfer in (copy, rows):
@@ -634,6 +634,11 @@ class Regions(Folder):
             with ropewalk.Region("table", server.addresses) as region:
                 begun = region.get_start([(0, 3)])
             self.assertEqual(begun.wait(PATIENCE), b"abc")
+            server.serve("box", 1 << 20, [(0, 1 << 20, bytearray(1 << 20))])
+            with ropewalk.Region("box", server.addresses) as box:
+                for at in range(16):
+                    box.put_start(at << 16, b"x" * (1 << 16))
+            self.assertEqual(ropewalk.Region("box", server.addresses).get(0, 1 << 20), b"x" * (1 << 20))
             for call in (lambda: region.get(0, 3), region.flush, region.fence, lambda: region.wait(0, 1, 1, timeout=0), lambda: region.size):
                 with self.assertRaisesRegex(ropewalk.InputError, "was closed"):
                     call()

@@ -97,7 +97,9 @@ pub(crate) enum Refusal {
     WrongKey,
     #[error("closed, its TLS handshake failed or took too long")]
     Handshake,
-    #[error("closed, the node has more streams open than any copy needs")]
+    #[error(
+        "closed, the node has as many streams open as this copy can need; its oldest one was ended"
+    )]
     TooMany,
 }
 

@@ -287,10 +287,9 @@ impl Serving {
         self.sent.load(Ordering::Relaxed)
     }
 
-    /// Bytes that left.
-    pub fn left(&self) -> u64 {
-        self.sent()
-            .saturating_sub(self.skipped.load(Ordering::Relaxed))
+    /// Of these, zeros that did not leave.
+    pub fn skipped(&self) -> u64 {
+        self.skipped.load(Ordering::Relaxed)
     }
 
     /// Most bytes in one second; for less than that, the mean rate.

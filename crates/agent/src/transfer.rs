@@ -352,13 +352,9 @@ impl Transfer {
         }
         let fetch = self.fetch.lock().clone();
         Some(Moved {
-            sent: self.serving.left(),
-            received: fetch
-                .as_ref()
-                .map_or(0, |fetch| fetch.checked().saturating_sub(fetch.zeros())),
-            delivered: fetch
-                .as_ref()
-                .map_or(0, |fetch| fetch.delivered().saturating_sub(fetch.zeros())),
+            sent: self.serving.sent(),
+            received: fetch.as_ref().map_or(0, |fetch| fetch.checked()),
+            delivered: fetch.as_ref().map_or(0, |fetch| fetch.delivered()),
         })
     }
 
@@ -424,10 +420,21 @@ impl Transfer {
         else {
             return;
         };
+        // Zeros are counted with the others, and did not leave.
+        let fetch = self.fetch.lock().clone();
+        let (sent_zeros, zeros) = (
+            self.serving.skipped(),
+            fetch.map_or(0, |fetch| fetch.zeros()),
+        );
+        let zeros_of = |zeros| match zeros {
+            0 => String::new(),
+            zeros => format!(", of them {zeros} zeros that did not cross"),
+        };
+        let (sent_zeros, zeros) = (zeros_of(sent_zeros), zeros_of(zeros));
         self.log.say(|| {
             let seconds = self.member.now().0 as f64 / 1e9;
             format!(
-                "transfer {} ends after {seconds:.1} s: {outcome}, sent {sent} bytes, received {delivered} bytes",
+                "transfer {} ends after {seconds:.1} s: {outcome}, sent {sent} bytes{sent_zeros}, received {delivered} bytes{zeros}",
                 self.name()
             )
         });

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use common::serving::{Serving, hand_over, job, jobs, listed, state};
 use common::{Place, assert_same_tree, bytes, make_tree, wait_for};
 use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
 
 /// Copies and specifications are handed over, done with the folder and the specification they were handed over with, and listed;
 /// what is wrong with a command shows at once and puts nothing into the queue.
@@ -395,9 +396,9 @@ fn what_stopped_runs_made_safe_is_kept() {
         let mut serving = Serving::start(&place, &["--limit", "4MB/s"]);
         let id = hand_over(&place, &["data", "copy"]);
         wait_for("bytes that are safe", || {
-            let status = place.run(&["status", "--json"]);
-            let running = listed(&status);
-            let safe = running.first()?["progress"]["delivered_bytes"].as_u64()?;
+            let status = place.run(&["status", "--json"]).out();
+            let running: Value = serde_json::from_str(&status).ok()?;
+            let safe = running[0]["progress"]["delivered_bytes"].as_u64()?;
             (safe > 3 << 20).then_some(())
         });
         let left = || {

@@ -26,9 +26,12 @@ const LAST_WORDS: Duration = Duration::from_millis(300);
 /// A node at the other end of a pipe hears something at least this often.
 const BEAT: Duration = Duration::from_nanos(BEAT_TIME.0);
 
-/// Bytes of messages of one node that wait for the driver; longer ones wait alone. Further ones stay in the connection, and fill it: what a node
-/// sends while a plan is made takes no more memory than this.
+/// Encoded bytes of messages of one node that wait for the driver; longer ones wait alone. Further ones stay in the connection, and fill it: what a
+/// node sends while a plan is made takes a bounded part of the memory.
 const QUEUED_MAX: u32 = 4 << 20;
+
+/// What a message takes besides, in these bytes.
+const MESSAGE_COST: usize = 512;
 
 /// What comes to the driver from elsewhere.
 pub(crate) enum Input {
@@ -225,7 +228,7 @@ async fn read_all(
     loop {
         let (input, is_last) = match reader.read().await {
             Ok((message, bytes)) => {
-                let length = u32::try_from(bytes).unwrap_or(QUEUED_MAX);
+                let length = u32::try_from(bytes + MESSAGE_COST).unwrap_or(QUEUED_MAX);
                 let place = places.clone().acquire_many_owned(length.min(QUEUED_MAX));
                 // It is never closed.
                 let Ok(place) = place.await else { return };

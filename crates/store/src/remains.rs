@@ -128,7 +128,8 @@ fn find_in_folders(dest: &OwnedFd, path: &Path, found: &mut Vec<Remain>) -> Resu
             continue;
         };
         let path = path.join(OsStr::from_bytes(name));
-        find(&folder, &path, &temporary_begin(name), found)?;
+        // A dead mount, or a damaged folder.
+        let _ = find(&folder, &path, &temporary_begin(name), found);
     }
     Ok(())
 }

@@ -589,6 +589,7 @@ impl FileSource {
             return Ok(());
         };
         if found.len < known.identity.len {
+            self.forget_grown(object);
             return Err(self.shrank(object));
         }
         if found.len > known.identity.len
@@ -608,10 +609,20 @@ impl FileSource {
         };
         match change {
             None => Ok(()),
-            Some(how) => Err(StoreError::Changed {
-                path: self.path(object),
-                how,
-            }),
+            Some(how) => {
+                self.forget_grown(object);
+                Err(StoreError::Changed {
+                    path: self.path(object),
+                    how,
+                })
+            }
+        }
+    }
+
+    /// It is not what it was when it was scanned.
+    fn forget_grown(&self, object: u32) {
+        if let Some(grown) = &self.grown {
+            lock(grown).remove(&object);
         }
     }
 

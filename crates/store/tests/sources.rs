@@ -125,6 +125,15 @@ fn files_that_grow_are_read_as_they_were() {
         assert_eq!(source.grown(9), (vec![name.to_vec()], 0));
         assert_eq!(source.grown(0), (Vec::new(), 1));
     }
+    // One that is cut off after it has grown is not what it was.
+    for source in open(Growth::LeftOut) {
+        append();
+        source.read_at(0, &mut buf).unwrap();
+        std::fs::write(&path, [1; 999]).unwrap();
+        assert!(source.read_at(0, &mut buf).is_err());
+        assert_eq!(source.grown(9), (Vec::new(), 0));
+        std::fs::write(&path, bytes(1, 1000)).unwrap();
+    }
     let changes: [&dyn Fn(); 3] = [
         &|| std::fs::write(&path, [1; 999]).unwrap(),
         &|| rewrite(&path, 99),

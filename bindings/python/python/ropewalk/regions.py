@@ -53,7 +53,12 @@ class RegionServer:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
+        """Without an error, puts that were begun are complete then, as those of a file."""
+        try:
+            if kind is None:
+                self.flush()
+        finally:
+            self.close()
 
 
 class Get:

@@ -4,7 +4,7 @@
 use std::ffi::{CStr, c_char, c_int};
 use std::mem::MaybeUninit;
 
-use pyo3::exceptions::{PyBufferError, PyTypeError};
+use pyo3::exceptions::{PyBufferError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
 
@@ -32,8 +32,14 @@ impl View {
     pub fn of(object: &Bound<'_, PyAny>, is_written: bool) -> PyResult<Self> {
         let view = match Self::get(object, ffi::PyBUF_FULL_RO) {
             Ok(view) => view,
-            Err(error) if error.is_instance_of::<PyTypeError>(object.py()) => return Err(error),
-            Err(_) => Self::without_format(object)?,
+            // What cannot be stated as a request asks is a BufferError, or a ValueError of numpy.
+            Err(error)
+                if error.is_instance_of::<PyBufferError>(object.py())
+                    || error.is_instance_of::<PyValueError>(object.py()) =>
+            {
+                Self::without_format(object)?
+            }
+            Err(error) => return Err(error),
         };
         if let Some(format) = view.format()
             && has_pointers(format)

@@ -162,6 +162,10 @@ impl Runner {
     pub fn cancel(&self, id: u64) {
         if let Some(live) = self.running.get(&id) {
             let mut live = lock(live);
+            // A further signal would end it in the middle of that.
+            if live.is_stopped {
+                return;
+            }
             (live.is_stopped, live.is_cancelled) = (true, true);
             live.stopped_at.get_or_insert_with(Instant::now);
             live.ask();

@@ -19,6 +19,7 @@ use std::collections::BTreeMap;
 use ropewalk_model::{ByteRate, Instant, Link, Nanos};
 
 use super::arrivals::WINDOW_TIME;
+use super::phase::Phase;
 use super::{Coordinator, Node};
 use crate::control::{RailStatus, Status, TcpStatus, Waits};
 
@@ -329,9 +330,9 @@ impl Coordinator {
             if !node.is_receiver() || node.done.is_some() || !self.is_silent(number, now) {
                 continue;
             }
-            let bytes = node.checked;
+            let (bytes, heard_at) = (node.checked, node.heard_at.max(moving_at));
             let reported = self.bottleneck.nodes.entry(number).or_default();
-            let at = reported.at.replace(now).unwrap_or(moving_at);
+            let at = reported.at.replace(now).unwrap_or(heard_at);
             self.look_at_all(now);
             let weight = self.weight(number, bytes, bytes);
             let time = weight * now.since(at).0 as f64;
@@ -340,8 +341,12 @@ impl Coordinator {
     }
 
     /// The master did not run for so long: nothing is known of that time.
-    pub(super) fn deal_absence(&mut self, absence: Nanos, now: Instant) {
-        if self.clock.moving_at.is_none() {
+    pub(super) fn deal_absence(&mut self, now: Instant) {
+        let Some(moving_at) = self.clock.moving_at.filter(|_| self.phase == Phase::Moving) else {
+            return;
+        };
+        let absence = self.absence(now).min(now.since(moving_at));
+        if absence == Nanos::ZERO {
             return;
         }
         for reported in self.bottleneck.nodes.values_mut() {
@@ -352,9 +357,11 @@ impl Coordinator {
         self.bottleneck.count(Cause::Absence, absence.0 as f64);
     }
 
+    /// Messages that arrived while the driver did not run may be handled before its timer.
     fn is_silent(&self, node: u32, now: Instant) -> bool {
         let node = self.nodes.get(node as usize);
-        node.is_some_and(|node| node.alive() && now.since(node.heard_at) >= SILENCE_TIME)
+        let since = |node: &Node| node.heard_at + self.absence(now);
+        node.is_some_and(|node| node.alive() && now.since(since(node)) >= SILENCE_TIME)
     }
 
     /// The part of a receiver in what all lack.
@@ -375,9 +382,10 @@ impl Coordinator {
         let Some(moving_at) = self.clock.moving_at else {
             return;
         };
+        let absence = self.absence(now);
         let reported = self.bottleneck.nodes.entry(node).or_default();
         let of_late = since(receiving, &reported.receiving);
-        let passed = now.since(reported.at.unwrap_or(moving_at));
+        let passed = now.since((reported.at.unwrap_or(moving_at) + absence).min(now));
         let had = std::mem::replace(&mut reported.bytes, bytes);
         reported.receiving = *receiving;
         reported.at = Some(now);

@@ -48,6 +48,8 @@ pub(super) struct Clock {
     /// When the driver last called, and when it last called as time passed.
     pub now: Instant,
     timer_at: Instant,
+    /// When the driver last had a timer, or a plan that it had waited for.
+    ran_at: Instant,
     /// When nodes with shared destinations were last sent a permit.
     permitted_at: Instant,
 }
@@ -60,6 +62,7 @@ impl Clock {
             last_done_at: None,
             now,
             timer_at: now,
+            ran_at: now,
             permitted_at: now,
         }
     }
@@ -70,6 +73,8 @@ impl Coordinator {
     fn excuse_absence(&mut self, now: Instant) {
         let absence = now.since(self.clock.timer_at);
         self.clock.timer_at = now;
+        self.deal_absence(now);
+        self.note_running(now);
         if absence >= ABSENCE_TIME_MIN {
             for node in &mut self.nodes {
                 node.heard_at = (node.heard_at + absence).min(now);
@@ -83,9 +88,20 @@ impl Coordinator {
             let ending = &mut self.ending;
             let since = [&mut ending.since, &mut ending.farewell_since];
             since.into_iter().flatten().for_each(later);
-            if self.phase == Phase::Moving {
-                self.deal_absence(absence, now);
-            }
+        }
+    }
+
+    /// The driver runs: it has a timer, or a plan that it has waited for.
+    pub(super) fn note_running(&mut self, now: Instant) {
+        self.clock.ran_at = self.clock.ran_at.max(now);
+    }
+
+    /// How long the driver did not run, from which on that is an absence; zero for less.
+    pub(super) fn absence(&self, now: Instant) -> Nanos {
+        let absence = now.since(self.clock.ran_at);
+        match absence >= ABSENCE_TIME_MIN {
+            true => absence,
+            false => Nanos::ZERO,
         }
     }
 

@@ -1,5 +1,7 @@
 //! Nodes that say anything: whatever numbers, in whatever order, the machine goes on, and its report can be written.
 
+use ropewalk_model::ByteRate;
+
 use super::membership_tests::{opened_trees, opening_with, settle, with_tree};
 use super::tests::{begun, from, node, opened};
 use super::*;
@@ -11,7 +13,7 @@ use crate::control::{
 
 const SECOND: u64 = 1_000_000_000;
 
-/// Transfers, each with other messages; `ROPEWALK_FUZZ` has no part in it.
+/// Transfers, each with other messages.
 const TRANSFERS: u64 = 600;
 
 /// Messages of one.
@@ -365,11 +367,21 @@ fn transfer(seed: u64) {
             0 => c.handle_compared(Ok(vec![0, 0])),
             1 => c.handle_lost(chance.below(4) as u32, "it is gone", Instant(now)),
             2 if chance.below(8) == 0 => c.handle_cancel(),
+            3 if chance.below(8) == 0 => c.handle_put_off(),
+            4 => {
+                let _ = c.handle_join(with_tree("late", chance.is()), Instant(now));
+            }
+            5 => drop(c.handle_leave("b", Instant(now))),
+            6 => c.handle_limit(Some(ByteRate(chance.number())), Instant(now)),
             _ => {}
         }
-        now += chance.below(SECOND);
+        now += match chance.below(10) {
+            0 => (2 + chance.below(60)) * SECOND,
+            _ => chance.below(SECOND),
+        };
         c.handle_timer(Instant(now));
         settle(&mut c);
+        let _ = (c.causes(), c.notes().len());
     }
     // What a report is made of.
     let _ = (c.summary(), c.missing_files(), c.left_out(), c.grown());

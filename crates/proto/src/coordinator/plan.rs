@@ -164,6 +164,7 @@ impl Coordinator {
         result: Result<Planned, String>,
         now: Instant,
     ) {
+        self.note_running(now);
         let planned = match result {
             Ok(planned) => planned,
             Err(text) if self.phase == Phase::Planning => return self.refuse(text),

@@ -8,7 +8,7 @@ use crate::report::{ErrorKind, Outcome, Report};
 
 /// How reasons end that time may change, in lower case; most are errors of the system, as glibc and musl write them. Nodes make them where
 /// they scan sources, and where they give names or remove them at destinations.
-const PASSING: [&str; 27] = [
+const PASSING: [&str; 32] = [
     // Something has changed meanwhile.
     "vanished during the scan",
     "was replaced during the scan",
@@ -29,6 +29,9 @@ const PASSING: [&str; 27] = [
     "resource temporarily unavailable",
     "too many open files",
     "no locks available",
+    "cannot allocate memory",
+    "out of memory",
+    "interrupted system call",
     // A server of files that is away.
     "transport endpoint is not connected",
     "socket not connected",
@@ -40,6 +43,8 @@ const PASSING: [&str; 27] = [
     "unreachable",
     "file handle",
     "no such device",
+    "shutdown",
+    "software caused connection abort",
 ];
 
 impl Ran {
