@@ -139,7 +139,7 @@ int main(int count, char **arguments)
     ropewalk_agent *agent = NULL;
     OK(ropewalk_agent_new("127.0.0.1:0", arguments[1], &agent, &error));
     OK(ropewalk_agent_lend(agent, "data", data, SIZE, &error));
-    REFUSED(ropewalk_agent_lend(agent, "data", data, SIZE, &error), ROPEWALK_INPUT, "there already");
+    REFUSED(ropewalk_agent_lend(agent, "data", data, SIZE, &error), ROPEWALK_INPUT, "lent already");
     REFUSED(ropewalk_agent_lend(agent, "a b", data, SIZE, &error), ROPEWALK_INPUT, "letters");
     REFUSED(ropewalk_agent_lend(agent, "null", NULL, 1, &error), ROPEWALK_INPUT, "NULL");
     REFUSED(ropewalk_agent_take_back(agent, "none", &error), ROPEWALK_INPUT, "no buffer");
