@@ -474,15 +474,15 @@ impl Server {
                     rate,
                     instead_of: self.given_limit,
                 };
-                match self.keep.change(|changes| changes.put_limit(limit)) {
-                    Ok(()) => {
-                        self.queue.set_limit(rate);
-                        Answer::Done
-                    }
-                    Err(error) => Answer::Refused {
-                        error: format!("{error:#}"),
-                    },
+                self.queue.set_limit(rate);
+                // It holds all the same, and the user of a full disk may need it.
+                if let Err(error) = self.keep.change(|changes| changes.put_limit(limit)) {
+                    eprintln!(
+                        "ropewalk: the limit holds, and is not kept for the next start: {}",
+                        escape::line(&format!("{error:#}"))
+                    );
                 }
+                Answer::Done
             }
             Question::Wait { .. } if self.waiters.len() >= WAITING_MAX => Answer::Refused {
                 error: format!("{WAITING_MAX} others wait already"),
