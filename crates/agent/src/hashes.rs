@@ -22,10 +22,7 @@ use crate::find::Ways;
 use crate::hung::CALL_TIME_MAX;
 use crate::landing::BufferLanding;
 use crate::member::Member;
-use crate::streams::HASH_STREAM;
-
-/// Streams for comparing that a node opens, over all parts; of many parts each line has one to each.
-pub(crate) const STREAMS_MAX: usize = 8;
+use crate::streams::{HASH_STREAM, HASH_STREAMS_MAX};
 
 /// A holder that does not answer for this long, while it has a unit to hash, is passed over: as long as a call to a disk may take.
 const ANSWER_TIME_MAX: Duration = CALL_TIME_MAX;
@@ -71,7 +68,7 @@ impl Drop for SourceHashes<'_> {
 impl Contents for SourceHashes<'_> {
     fn open(&self) -> Result<Box<dyn Hashes + '_>, String> {
         let number = self.lines.fetch_add(1, Ordering::Relaxed);
-        let most = (STREAMS_MAX / self.parts.len().max(1)).max(1);
+        let most = (HASH_STREAMS_MAX / self.parts.len().max(1)).max(1);
         if number >= most {
             return Err("further streams would be too many".into());
         }

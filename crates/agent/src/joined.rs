@@ -12,8 +12,8 @@ use ropewalk_lane::Stopper;
 use ropewalk_proto::control::Options;
 use ropewalk_proto::node::STREAMS_PER_LANE_MAX;
 
-use crate::hashes;
 use crate::pool::RAILS_MAX;
+use crate::streams::HASH_STREAMS_MAX;
 
 /// A stream that broke, and the one that is opened instead of it.
 const COPIES: usize = 2;
@@ -32,7 +32,7 @@ pub(crate) fn each_max(options: &Options, one_rail: bool, sources: usize) -> usi
     };
     // Streams that keep parts of their own are as many.
     let of_lane = options.streams.max(STREAMS_PER_LANE_MAX) as usize;
-    let of_hashes = sources.max(hashes::STREAMS_MAX);
+    let of_hashes = sources.max(HASH_STREAMS_MAX);
     let data = rails.saturating_mul(of_lane);
     let all = data.saturating_add(of_hashes + SHORT_MAX);
     all.saturating_mul(COPIES)
@@ -139,7 +139,7 @@ mod tests {
     fn the_bound_is_above_what_is_needed() {
         let mut options = Options::default();
         let lanes = STREAMS_PER_LANE_MAX as usize;
-        assert!(each_max(&options, true, 1) >= 2 * (lanes + hashes::STREAMS_MAX + 1));
+        assert!(each_max(&options, true, 1) >= 2 * (lanes + HASH_STREAMS_MAX + 1));
         assert!(each_max(&options, true, 1) < 3 * lanes);
         assert!(each_max(&options, false, 1) >= 2 * 17 * lanes);
         assert!(each_max(&options, true, 1000) >= 2 * (lanes + 1000));

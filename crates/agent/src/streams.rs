@@ -26,6 +26,9 @@ pub(crate) const MANIFEST_STREAM: u32 = u32::MAX;
 /// Number of the stream over which a holder is asked for hashes of units; reliable, too.
 pub(crate) const HASH_STREAM: u32 = u32::MAX - 1;
 
+/// Such streams that a node opens, over all parts; of many parts each line has one to each.
+pub(crate) const HASH_STREAMS_MAX: usize = 8;
+
 /// What a lane of datagrams is granted ahead, at least and at most: it has a set rate, so what is on its way need not
 /// show how fast it is first. With RBUDP this is the blast; what is lost of it is held until the next round, so a node
 /// that fetches from several divides it.

@@ -589,7 +589,6 @@ impl FileSource {
             return Ok(());
         };
         if found.len < known.identity.len {
-            self.forget_grown(object);
             return Err(self.shrank(object));
         }
         if found.len > known.identity.len
@@ -627,6 +626,7 @@ impl FileSource {
     }
 
     fn shrank(&self, object: u32) -> StoreError {
+        self.forget_grown(object);
         StoreError::Shrank {
             path: self.path(object),
         }

@@ -53,12 +53,7 @@ class RegionServer:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Without an error, puts that were begun are complete then, as those of a file."""
-        try:
-            if kind is None:
-                self.flush()
-        finally:
-            self.close()
+        self.close()
 
 
 class Get:
@@ -171,4 +166,9 @@ class Region:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
+        """Without an error, puts that were begun are complete then, as those of a file."""
+        try:
+            if kind is None:
+                self.flush()
+        finally:
+            self.close()

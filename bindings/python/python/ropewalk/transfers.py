@@ -87,7 +87,8 @@ def _options(of: dict[str, object]) -> Iterator[tuple[str, str]]:
 class Copy:
     """A copy that runs in the background: `wait` for it, or `await` it.
 
-    Sources that hold the same data are used together, and each destination gets all of it. `progress` is a function of events, or `True` for a bar of tqdm.
+    The first argument is a place, or a list of them, to copy from, the second likewise to copy to; both go by position, as `sources` and `destinations` are
+    options, too. Sources that hold the same data are used together, and each destination gets all of it. `progress` is a function of events, or `True` for a bar of tqdm.
     These options of `ropewalk copy` exist here, with `_` for `-`; `None` is the default of each, and others are an `InputError`:
 
     * as texts: `verify="sink"` (or none, fragment, tree, replicas), `limit="1Gbit"`, `streams=4` (or auto), `lane="tcp"` (or auto, unix, shm),
@@ -101,6 +102,7 @@ class Copy:
         self,
         sources: PlaceLike | Iterable[PlaceLike],
         destinations: PlaceLike | Iterable[PlaceLike],
+        /,
         *,
         token: bytes | None = None,
         token_file: str | bytes | os.PathLike[str] | None = None,
@@ -227,6 +229,7 @@ class Copy:
 def copy(
     sources: PlaceLike | Iterable[PlaceLike],
     destinations: PlaceLike | Iterable[PlaceLike],
+    /,
     **options: Any,
 ) -> Report:
     """Copies files or trees, and waits for the end; arguments as of `Copy`."""
@@ -237,6 +240,7 @@ def copy(
 async def copy_async(
     sources: PlaceLike | Iterable[PlaceLike],
     destinations: PlaceLike | Iterable[PlaceLike],
+    /,
     **options: Any,
 ) -> Report:
     """As `copy`, for event loops: cancelling the task cancels the copy."""

@@ -372,7 +372,7 @@ fn transfer(seed: u64) {
                 let _ = c.handle_join(with_tree("late", chance.is()), Instant(now));
             }
             5 => drop(c.handle_leave("b", Instant(now))),
-            6 => c.handle_limit(Some(ByteRate(chance.number())), Instant(now)),
+            6 => c.handle_limit(Some(ByteRate(1 + chance.below(1 << 40))), Instant(now)),
             _ => {}
         }
         now += match chance.below(10) {

@@ -123,7 +123,9 @@ impl Coordinator {
             })
             .collect();
         let shares = shares(limit, &used);
-        let dealt: u64 = shares.iter().sum();
+        let dealt = shares
+            .iter()
+            .fold(0_u64, |sum, rate| sum.saturating_add(*rate));
         debug_assert!(
             dealt <= limit.max(working.len() as u64),
             "{dealt} bytes per second are dealt of {limit}"

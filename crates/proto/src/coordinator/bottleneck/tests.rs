@@ -508,6 +508,7 @@ fn the_straggler_counts() {
     };
     let mut tell = |node, checked, receiving: Waits, at: u64| {
         let body = from_agent::Body::Status(status(checked, receiving));
+        c.note_running(Instant(at * SECOND));
         c.handle_message(node, from(body), Instant(at * SECOND));
     };
     let fast = Waits {
