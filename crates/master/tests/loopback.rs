@@ -527,8 +527,10 @@ async fn who_is_cancelled_when_done_is_not_asked_for_more() {
         seen.iter().any(|one| one.delivered == FIRST)
     };
     while !is_done().await {}
-    // By now it has said so.
-    assert!(is_done().await);
+    // After so many more connections it has said so.
+    for _ in 0..50 {
+        assert!(is_done().await);
+    }
     let cancelled = query_cancel("127.0.0.1", port, &TOKEN, None).await;
     assert_eq!(cancelled.unwrap(), 1);
     let report = running.await.unwrap();
