@@ -99,6 +99,7 @@ mod view;
 
 pub use action::{Action, Basis, Planned, PlannedRun, Purpose};
 pub use bottleneck::Cause;
+pub(crate) use bottleneck::is_near;
 pub use clock::{FAREWELL_TIME_MAX, FINISH_TIME_MAX, OPEN_TIME_MAX, SILENCE_TIME_MAX};
 pub use gone::{Complete, Earlier, Gone};
 pub use layout::Found;

@@ -476,6 +476,25 @@ impl Report {
         !self.pairs.is_empty() && self.pairs.iter().all(is_local)
     }
 
+    /// Bytes that it found at its destinations.
+    #[must_use]
+    pub fn found_bytes(&self) -> u64 {
+        let landing = &self.landing;
+        let found = [
+            landing.unchanged_bytes,
+            landing.kept_bytes,
+            landing.resumed_bytes,
+            landing.taken_bytes,
+        ];
+        found.into_iter().fold(0, u64::saturating_add)
+    }
+
+    /// Bytes that are at its destinations: those, and what it has moved.
+    #[must_use]
+    pub fn safe_bytes(&self) -> u64 {
+        self.delivered_bytes.saturating_add(self.found_bytes())
+    }
+
     /// The report of a transfer of which nothing is known but how it ended.
     pub fn ended(outcome: Outcome) -> Self {
         Self {

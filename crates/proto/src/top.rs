@@ -15,6 +15,7 @@ use ropewalk_model::{Instant, Nanos};
 use serde::{Deserialize, Serialize};
 
 use crate::control::Waits;
+use crate::coordinator::is_near;
 use crate::report::{BottleneckCause, BottleneckReport};
 
 /// Rates and causes are those of so long: as long as progress lines take.
@@ -25,9 +26,6 @@ pub const TRANSFERS_MAX: usize = 1000;
 
 /// Nodes of a transfer that are shown.
 pub const NODES_MAX: usize = 64;
-
-/// A share of a limit from which on that is what held the bytes back.
-const NEAR: f64 = 0.88;
 
 /// A sender's threads that wait for requests, unless others of it are busy for this part of the time, wait for other nodes.
 const BUSY: f64 = 0.1;
@@ -559,9 +557,8 @@ fn shares(times: Vec<(BottleneckCause, u64)>, node: &str) -> Vec<BottleneckRepor
 /// What held a receiver back: its limit, where it reached that, else what its threads did.
 fn of_limited(part: &Part, node: &str) -> Option<Vec<BottleneckReport>> {
     part.sample.receiving?;
-    let limit = part.sample.limit.map(|limit| limit as f64 * 8.0);
-    let is_at_limit =
-        limit.is_some_and(|limit| part.lately.received_bits_per_second >= NEAR * limit);
+    let rate = part.lately.received_bits_per_second / 8.0;
+    let is_at_limit = part.sample.limit.is_some_and(|limit| is_near(rate, limit));
     Some(match is_at_limit {
         true => vec![BottleneckReport {
             node: None,
@@ -623,7 +620,7 @@ fn causes(parts: &[&Part], names: &[String]) -> Vec<BottleneckReport> {
         part.sample.sending?;
         Some(of_sender(&part.lately.sending, name))
     });
-    let mut out = match (receivers.is_empty(), senders.is_empty()) {
+    let out = match (receivers.is_empty(), senders.is_empty()) {
         (true, _) => senders,
         (_, true) => receivers,
         (false, false) => {
@@ -639,17 +636,12 @@ fn causes(parts: &[&Part], names: &[String]) -> Vec<BottleneckReport> {
         }
     };
     // That of all receivers is one.
-    let is_limit = |one: &BottleneckReport| one.cause == BottleneckCause::Limit;
-    let limit: f64 = out
-        .iter()
-        .filter(|one| is_limit(one))
-        .map(|one| one.share)
-        .sum();
-    let mut is_first = true;
-    out.retain_mut(|one| !is_limit(one) || std::mem::take(&mut is_first));
-    if let Some(one) = out.iter_mut().find(|one| is_limit(one)) {
-        one.share = limit;
-    }
+    let (limits, mut out): (Vec<_>, Vec<_>) = out
+        .into_iter()
+        .partition(|one| one.cause == BottleneckCause::Limit);
+    let share = limits.iter().map(|one| one.share).sum();
+    let limit = limits.into_iter().next();
+    out.extend(limit.map(|one| BottleneckReport { share, ..one }));
     out.sort_by(|a, b| b.share.total_cmp(&a.share));
     out
 }

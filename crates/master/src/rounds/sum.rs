@@ -12,27 +12,10 @@ use ropewalk_proto::report::{
 
 use crate::landing::existed;
 
-/// Bytes that a round found at its destinations.
-fn found_bytes(report: &Report) -> u64 {
-    let landing = &report.landing;
-    let found = [
-        landing.unchanged_bytes,
-        landing.kept_bytes,
-        landing.resumed_bytes,
-        landing.taken_bytes,
-    ];
-    found.into_iter().fold(0, u64::saturating_add)
-}
-
-/// Bytes that are at the destinations after a round, as far as it knows.
-pub(super) fn safe_bytes(report: &Report) -> u64 {
-    report.delivered_bytes.saturating_add(found_bytes(report))
-}
-
 /// Whether a round got as far as to know what is wanted, which may be nothing.
 fn is_known(report: &Report) -> bool {
     let has_ended = matches!(report.outcome, Outcome::Done | Outcome::Partial);
-    has_ended || report.wanted_bytes > 0 || found_bytes(report) > 0
+    has_ended || report.wanted_bytes > 0 || report.found_bytes() > 0
 }
 
 /// Where sources were to be read again, and no round since then has begun: how the transfer ended before that is how it ended.
@@ -68,8 +51,8 @@ pub(super) fn of_rounds(
         (Some(first), Some(end)) => (*first, *end),
         _ => (last, last),
     };
-    let found = found_bytes(end).saturating_add(complete_bytes);
-    let moved_before = found.saturating_sub(found_bytes(first));
+    let found = end.found_bytes().saturating_add(complete_bytes);
+    let moved_before = found.saturating_sub(first.found_bytes());
     let has_moved = moved_before.max(end.delivered_bytes) > 0;
     let mut report = Report {
         // A round that was refused follows others that were not.

@@ -7,7 +7,7 @@ use ropewalk_model::{Nanos, format_seconds};
 use ropewalk_proto::coordinator::Gone;
 use ropewalk_proto::report::{ErrorKind, Event, InterruptionReport, Outcome, Report};
 
-use super::{Known, Transfer, sum};
+use super::{Known, Transfer};
 use crate::drive::After;
 use crate::members::{Command, MembersError};
 use crate::reach::{self, Answers, reach_each};
@@ -43,7 +43,7 @@ impl Transfer<'_> {
     ) -> Option<Known> {
         let began = Instant::now();
         let mut awaiting = Awaiting::of(&after.gone, began);
-        let mut safe_bytes = sum::safe_bytes(report).saturating_add(self.complete_bytes);
+        let mut safe_bytes = report.safe_bytes().saturating_add(self.complete_bytes);
         let mut has_waited = false;
         let waited = loop {
             let (has_moved, now) = (after.has_moved, self.now());

@@ -190,7 +190,8 @@ fn since(now: &Waits, before: &Waits) -> Waits {
     }
 }
 
-fn is_near(rate: f64, speed: u64) -> bool {
+/// Whether a rate is that of a known speed or limit, both in bytes per second.
+pub(crate) fn is_near(rate: f64, speed: u64) -> bool {
     rate >= NEAR * speed as f64
 }
 

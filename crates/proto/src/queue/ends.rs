@@ -78,7 +78,7 @@ impl Ran {
                 Some((report, kind)) => is_final(report, kind),
                 None => code == Some(EXIT_USAGE.into()),
             },
-            safe_bytes: report.map_or(0, safe_bytes),
+            safe_bytes: report.map_or(0, Report::safe_bytes),
         }
     }
 }
@@ -115,21 +115,6 @@ fn lacks_for_good(report: &Report) -> bool {
 fn may_pass(reason: &str) -> bool {
     let reason = reason.to_ascii_lowercase();
     PASSING.iter().any(|end| reason.ends_with(end))
-}
-
-/// What is at destinations: what the run has moved, and what it has found.
-fn safe_bytes(report: &Report) -> u64 {
-    let landing = &report.landing;
-    let found = [
-        landing.unchanged_bytes,
-        landing.kept_bytes,
-        landing.resumed_bytes,
-        landing.taken_bytes,
-    ];
-    let found = found
-        .iter()
-        .fold(0, |sum: u64, bytes| sum.saturating_add(*bytes));
-    report.delivered_bytes.saturating_add(found)
 }
 
 #[cfg(test)]
