@@ -16,9 +16,10 @@ use ropewalk_model::{Layout, Piece, Range, RangeSet};
 pub use self::error::BufferError;
 use self::memory::{Gone, Memory};
 use crate::error::StoreError;
+use crate::identity::Identity;
 use crate::open_files::lock;
 use crate::sink::Sink;
-use crate::source::{Extent, Identity, Source, locate};
+use crate::source::{Extent, Source, locate};
 
 /// Memory of a program that transfers read, or write. Clones are the same memory.
 ///

@@ -20,11 +20,13 @@ mod claims;
 mod endings;
 mod error;
 mod file_sink;
+mod file_source;
 mod file_systems;
 mod filter;
 mod folders;
 mod holes;
 mod home;
+mod identity;
 mod journal;
 mod leftovers;
 mod manifest;
@@ -51,8 +53,10 @@ pub use buffer::{Buffer, BufferError, BufferSink, BufferSource, Buffers};
 pub use endings::{ENDING_WAIT, await_endings};
 pub use error::{Operation, StoreError};
 pub use file_sink::{FileSink, Origin, SinkFile, check_replaceable};
+pub use file_source::FileSource;
 pub use filter::{BadPattern, Filter, FilterRule};
 pub use home::from_home;
+pub use identity::{Identity, file_number, identity, open_whole};
 pub use manifest::{
     Attribute, COMPONENT_LEN_MAX, Device, Entry, EntryKind, FileList, Keep, Kept, LeftOut,
     MODE_OF_NONE, Manifest, ManifestError, Owner, PATH_LEN_MAX, Scan, Scanning, Special,
@@ -66,9 +70,7 @@ pub use remains::{Remain, RemainState, remains};
 pub use retry::{RETRIES, persist};
 pub use roots::{Access, Roots};
 pub use sink::{Landed, NullSink, Present, Removed, Sink, SinkExtent, Unit, Wrong};
-pub use source::{
-    Extent, FileSource, Growth, Identity, SMALL_FILE_MAX, Source, file_number, identity, open_whole,
-};
+pub use source::{Extent, Growth, SMALL_FILE_MAX, Source};
 pub use staging::{make_folder, remove_empty_folder, remove_temporary, temporary_paths};
 pub use tree_sink::{
     Act, Adopt, Check, Comparing, Contents, Dest, Hashes, KEPT_MIN, KEPT_MIN_FAILED, Part, Permit,

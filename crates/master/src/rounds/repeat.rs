@@ -9,7 +9,7 @@ use std::time::Duration;
 use ropewalk_proto::coordinator::Incomplete;
 use ropewalk_proto::report::{Outcome, Report};
 
-use super::is_resumable;
+use super::next::is_resumable;
 use crate::drive::After;
 use crate::request::Request;
 
@@ -53,7 +53,7 @@ mod tests {
 
     use super::*;
     use crate::request::{Destinations, LaneKind, Mapping, Object, Options, Same, Sources};
-    use crate::rounds::tests::{node, path};
+    use crate::rounds::next::tests::{node, path};
 
     fn request() -> Request {
         Request {

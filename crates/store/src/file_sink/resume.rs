@@ -24,9 +24,9 @@ use super::Row;
 use crate::claims::{Claim, Successor, give_name, seen};
 use crate::error::StoreError;
 use crate::file_systems::FileSystem;
+use crate::identity::Identity;
 use crate::open_files::lock;
 use crate::progress::Stage;
-use crate::source::Identity;
 use crate::{holes, sys};
 
 /// Most bytes of zeros that are written at once where a file system has no holes.
