@@ -15,7 +15,7 @@ use crate::{escape, sys};
 mod words;
 
 use self::words::{awaited_words, moving, planned_words};
-pub(crate) use self::words::{busy_words, rate, waiting_words};
+pub(crate) use self::words::{busy_words, now_words, rate, waiting_words};
 
 /// Redraws a second at most.
 const REDRAWS_PER_SECOND: u8 = 10;
@@ -370,48 +370,16 @@ fn due(last: &mut Option<Instant>) -> bool {
 /// The line for an event, if it is due.
 fn plain_line(event: &Event, last: &mut Option<Instant>) -> Option<String> {
     match event {
-        Event::Reached {
-            node,
-            reached,
-            nodes,
-        } => Some(format!(
-            "reached {} ({reached} of {nodes})",
-            escape::line(node)
-        )),
-        Event::Awaiting { .. } => Some(awaited_words(event)),
-        Event::Waiting { .. } | Event::Returned { .. } | Event::Repeating { .. } => {
-            Some(waiting_words(event))
-        }
-        Event::Asking { .. } => None,
-        Event::Planned { .. } => Some(planned_words(event)),
-        Event::Progress {
-            delivered_bytes,
-            received_bytes,
-            total_bytes,
-            bits_per_second,
-            eta_seconds,
-            bottlenecks,
-            ..
-        } => {
-            let line = || {
-                format!(
-                    "{} of {}, {} safe, {}",
-                    format_bytes(*received_bytes),
-                    format_bytes(*total_bytes),
-                    format_bytes(*delivered_bytes),
-                    moving(*bits_per_second, *eta_seconds, bottlenecks)
-                )
-            };
-            due(last).then(line)
-        }
-        Event::Scanning { .. }
+        Event::Progress { .. }
+        | Event::Scanning { .. }
         | Event::Comparing { .. }
         | Event::AwaitingEnd { .. }
-        | Event::Removing { .. } => due(last).then(|| busy_words(event)),
+        | Event::Removing { .. } => due(last).then(|| now_words(event))?,
+        Event::Planned { .. } => Some(planned_words(event)),
         Event::Note { message, .. } | Event::Uploaded { message, .. } => {
             Some(format!("note: {}", escape::line(message)))
         }
-        Event::HandedOver { .. } | Event::Listed { .. } | Event::Ended { .. } => None,
+        _ => now_words(event),
     }
 }
 

@@ -581,6 +581,7 @@ impl Server {
             from: task.from.clone(),
             to: task.to.clone(),
             process: self.runner.process(id),
+            now: self.runner.now(id),
             last: self.summaries.get(&id).cloned(),
         })
     }

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::codes::OUTCOMES;
 use crate::coordinator::limit_shares;
-use crate::report::Report;
+use crate::report::{Event, Report};
 
 mod ends;
 
@@ -77,6 +77,9 @@ pub struct Entry {
     pub to: Vec<String>,
     /// The process of its run.
     pub process: Option<u32>,
+    /// What that said last of what it does now, without its nodes one by one ([`Event::now`]).
+    #[serde(default)]
+    pub now: Option<Event>,
     /// How its last run ended.
     pub last: Option<Summary>,
 }

@@ -163,6 +163,50 @@ pub(crate) fn busy_words(event: &Event) -> String {
     }
 }
 
+/// What a transfer does at this moment, and how far it is. `None` for what has happened.
+pub(crate) fn now_words(event: &Event) -> Option<String> {
+    match event {
+        Event::Reached {
+            node,
+            reached,
+            nodes,
+        } => Some(format!(
+            "reached {} ({reached} of {nodes})",
+            escape::line(node)
+        )),
+        Event::Awaiting { .. } => Some(awaited_words(event)),
+        Event::Waiting { .. } | Event::Returned { .. } | Event::Repeating { .. } => {
+            Some(waiting_words(event))
+        }
+        Event::Progress {
+            delivered_bytes,
+            received_bytes,
+            total_bytes,
+            bits_per_second,
+            eta_seconds,
+            bottlenecks,
+            ..
+        } => Some(format!(
+            "{} of {}, {} safe, {}",
+            format_bytes(*received_bytes),
+            format_bytes(*total_bytes),
+            format_bytes(*delivered_bytes),
+            moving(*bits_per_second, *eta_seconds, bottlenecks)
+        )),
+        Event::Scanning { .. }
+        | Event::Comparing { .. }
+        | Event::AwaitingEnd { .. }
+        | Event::Removing { .. } => Some(busy_words(event)),
+        Event::HandedOver { .. }
+        | Event::Asking { .. }
+        | Event::Uploaded { .. }
+        | Event::Planned { .. }
+        | Event::Note { .. }
+        | Event::Listed { .. }
+        | Event::Ended { .. } => None,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use ropewalk_proto::report::BottleneckCause;

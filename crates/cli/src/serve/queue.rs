@@ -17,7 +17,7 @@ use serde::Serialize;
 use super::door::{self, Answer, Question};
 use crate::escape;
 use crate::members::{Limit, limit_rate};
-use crate::progress::rate as shown_rate;
+use crate::progress::{now_words, rate as shown_rate};
 use crate::report::listed;
 use crate::runtime::runtime;
 use crate::sys::{self, say};
@@ -86,7 +86,21 @@ struct Listed<'a> {
 
 /// A reason that may have several lines, as ssh's has.
 fn one_line(reason: &str) -> String {
-    escape::line(&reason.lines().collect::<Vec<_>>().join(" "))
+    let mut all = String::new();
+    for line in reason
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty())
+    {
+        if !all.is_empty() {
+            all += match all.ends_with(['.', ':', ',', ';', '!', '?']) {
+                true => " ",
+                false => "; ",
+            };
+        }
+        all += line;
+    }
+    escape::line(&all)
 }
 
 /// How long another `serve` is waited for where the one that was asked has ended: it goes on with the jobs.
@@ -273,7 +287,11 @@ fn text(limit: Option<u64>, jobs: &[Entry], now: u64) -> String {
                 cancelled: true, ..
             } => "stopping".to_owned(),
             State::Running { since, .. } => match entry.process {
-                Some(process) => format!("runs for {}, process {process}{tries}", ago(since)),
+                Some(process) => {
+                    let now = entry.now.as_ref().and_then(now_words);
+                    let now = now.map_or_else(String::new, |now| format!(": {now}"));
+                    format!("runs for {}, process {process}{tries}{now}", ago(since))
+                }
                 None => format!("starts{tries}"),
             },
             State::Ended { at, end: End::Done } => match &entry.last {
@@ -312,6 +330,7 @@ fn text(limit: Option<u64>, jobs: &[Entry], now: u64) -> String {
 #[cfg(test)]
 mod tests {
     use ropewalk_proto::queue::Job;
+    use ropewalk_proto::report::Event;
 
     use super::*;
 
@@ -331,8 +350,16 @@ mod tests {
             from: vec!["/a".into()],
             to: vec!["h:/b".into()],
             process: None,
+            now: None,
             last: None,
         }
+    }
+
+    #[test]
+    fn reasons_are_one_line() {
+        let ssh = "Host key verification failed.\r\nssh ended\n\n";
+        assert_eq!(one_line(ssh), "Host key verification failed. ssh ended");
+        assert_eq!(one_line("a: refused\nb: refused"), "a: refused; b: refused");
     }
 
     /// A line says what a job does, and why it failed; what others wrote cannot change the terminal.
@@ -350,6 +377,14 @@ mod tests {
             },
         );
         running.process = Some(77);
+        let mut waits = running.clone();
+        waits.job.id = 4;
+        waits.now = Some(Event::Waiting {
+            awaited: vec!["h".into()],
+            reason: "it is silent".into(),
+            seconds: 7.0,
+            most_seconds: None,
+        });
         let mut done = entry(
             3,
             State::Ended {
@@ -359,11 +394,12 @@ mod tests {
         );
         done.label = Some("nightly".into());
         assert_eq!(
-            text(Some(1_000_000), &[waiting, running, done], 100),
+            text(Some(1_000_000), &[waiting, running, done, waits], 100),
             "all together at most 8 Mbit/s\n\
              1  waits, next try in 30 s (failed 2 times: no \\u{1b}route), priority -3  /a -> h:/b\n\
              2  runs for 10 s, process 77  /a -> h:/b\n\
-             3  done 1 min 00 s ago  /a -> h:/b  (nightly)\n"
+             3  done 1 min 00 s ago  /a -> h:/b  (nightly)\n\
+             4  runs for 10 s, process 77: waiting for h, 7 s (it is silent)  /a -> h:/b\n"
         );
         assert_eq!(text(None, &[], 0), "no jobs\n");
     }

@@ -38,6 +38,8 @@ const CANCEL_TIME: Duration = Duration::from_secs(2);
 struct Live {
     process: Option<(u32, std::os::fd::OwnedFd)>,
     input: Option<ChildStdin>,
+    // What it said last of what it does.
+    now: Option<Event>,
     // Its share of the limit, and what it was last given.
     share: Option<u64>,
     given: Option<u64>,
@@ -124,6 +126,11 @@ impl Runner {
     pub fn process(&self, id: u64) -> Option<u32> {
         let live = lock(self.running.get(&id)?);
         live.process.as_ref().map(|(process, _)| *process)
+    }
+
+    /// What it does, as it said last.
+    pub fn now(&self, id: u64) -> Option<Event> {
+        lock(self.running.get(&id)?).now.clone()
     }
 
     /// Begins a run; its end is an input.
@@ -359,22 +366,30 @@ fn follow(
         if is_of_now && is_handed {
             happened(Happened::Said(id, line.into()));
         }
-        match event {
+        match &event {
             Some(Event::Progress {
                 bits_per_second, ..
             }) => happened(Happened::Rate(id, bits_per_second / 8.0)),
             Some(Event::Scanning { .. } | Event::AwaitingEnd { .. } | Event::Removing { .. }) => {
                 happened(Happened::Rate(id, 0.0));
             }
-            Some(Event::Ended { report: ended }) => report = Some(ended),
             _ => {}
+        }
+        match event {
+            Some(Event::Ended { report: ended }) => report = Some(ended),
+            Some(event) => {
+                if let Some(now) = event.now() {
+                    lock(live).now = Some(now);
+                }
+            }
+            None => {}
         }
     }
     let status = child.wait().context("cannot wait for the transfer")?;
     let errors = errors.join().ok();
     let is_stopped = {
         let mut live = lock(live);
-        (live.process, live.input) = (None, None);
+        (live.process, live.input, live.now) = (None, None, None);
         live.is_stopped || live.is_killed
     };
     let summary = report.as_deref().map(Summary::of);

@@ -329,6 +329,7 @@ mod tests {
             from: Vec::new(),
             to: Vec::new(),
             process: None,
+            now: None,
             last: None,
         }
     }

@@ -172,6 +172,53 @@ pub enum Event {
     },
 }
 
+impl Event {
+    /// What the transfer does at this moment, for lists of transfers: progress without its nodes one by one, or what is waited for. `None` for
+    /// what has happened.
+    #[must_use]
+    pub fn now(self) -> Option<Self> {
+        match self {
+            Self::Progress {
+                seconds,
+                delivered_bytes,
+                received_bytes,
+                total_bytes,
+                bits_per_second,
+                eta_seconds,
+                bottlenecks,
+                receivers: _,
+                senders: _,
+            } => Some(Self::Progress {
+                seconds,
+                delivered_bytes,
+                received_bytes,
+                total_bytes,
+                bits_per_second,
+                eta_seconds,
+                receivers: Vec::new(),
+                senders: Vec::new(),
+                bottlenecks,
+            }),
+            Self::Reached { .. }
+            | Self::Awaiting { .. }
+            | Self::Waiting { .. }
+            | Self::Returned { .. }
+            | Self::Repeating { .. }
+            | Self::Scanning { .. }
+            | Self::Comparing { .. }
+            | Self::AwaitingEnd { .. }
+            | Self::Removing { .. } => Some(self),
+            Self::HandedOver { .. }
+            | Self::Asking { .. }
+            | Self::Uploaded { .. }
+            | Self::Planned { .. }
+            | Self::Note { .. }
+            | Self::Listed { .. }
+            | Self::Ended { .. } => None,
+        }
+    }
+}
+
 /// Progress of one node.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct NodeProgress {
