@@ -5,6 +5,7 @@
 
 mod greet;
 mod here;
+mod hosts_errors;
 mod launch;
 mod ranks;
 mod ssh;

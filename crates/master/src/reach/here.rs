@@ -10,8 +10,9 @@ use tokio::process::{ChildStdin, ChildStdout};
 use tokio::sync::oneshot;
 
 use super::greet::{Greeting, greet};
+use super::hosts_errors::show;
 use super::ssh::Failure;
-use super::start::{LAST_WORDS as REASON_TIMEOUT, START_TIMEOUT, failed, open_pipe, show};
+use super::start::{LAST_WORDS as REASON_TIMEOUT, START_TIMEOUT, failed, open_pipe};
 use super::{LAST_WORDS, Reached, Started};
 use crate::here::{AgentHere, NotStarted};
 use crate::request::Options;

@@ -13,6 +13,7 @@ use tokio::process::{ChildStderr, Command};
 use tokio::sync::mpsc;
 
 use super::greet::{Greeting, Ready, greet};
+use super::hosts_errors::show;
 use super::ranks::Seat;
 use super::ssh::{self, Failure, Questions};
 use super::terminal::Terminal;
@@ -261,21 +262,6 @@ impl Said {
         let _ = tokio::time::timeout(LAST_WORDS, self.task).await;
         let text = self.shared.lock();
         String::from_utf8_lossy(&text.text).into_owned()
-    }
-}
-
-/// Shows what another host says, line by line; what would act on the terminal is written out.
-pub(super) fn show(text: &[u8]) {
-    for line in String::from_utf8_lossy(text).lines() {
-        let is_harmful = |letter: char| letter.is_control() && letter != '\t';
-        let mut shown = String::new();
-        for letter in line.trim_end_matches('\r').chars() {
-            match is_harmful(letter) {
-                true => shown.extend(letter.escape_default()),
-                false => shown.push(letter),
-            }
-        }
-        eprintln!("{shown}");
     }
 }
 
