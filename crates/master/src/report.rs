@@ -17,6 +17,7 @@ use crate::landing;
 use crate::request::Request;
 
 mod ends;
+mod kinds;
 mod timeline;
 
 /// Of less time the best second says nothing.
@@ -283,6 +284,7 @@ pub(crate) fn count_reaching(report: &mut Report, reaching: Duration) {
         };
         one.share = (one.share * before + reaching) / report.seconds.max(1e-9);
     }
+    kinds::join_small(found);
     found.retain(|one| one.share >= BOTTLENECK_SHARE_MIN);
     found.sort_by(|a, b| b.share.total_cmp(&a.share));
     found.truncate(BOTTLENECKS_MAX);
@@ -373,6 +375,7 @@ fn tell_times(report: &mut Report, coordinator: &Coordinator, now: Instant) -> f
     report.start_seconds = moving_start.since(Instant::ZERO).as_seconds();
     report.bits_per_second = bits_per_second(report.delivered_bytes, report.seconds);
     report.moving_bits_per_second = bits_per_second(report.delivered_bytes, moving);
+    report.finish_seconds = coordinator.finishing().0.as_seconds();
     moving
 }
 
@@ -392,9 +395,8 @@ fn bottlenecks(report: &Report, coordinator: &Coordinator, moving: f64) -> Vec<B
             named(cause, share, name)
         })
         .collect();
-    let last = |node: &&NodeSummary<'_>| node.done.map_or(0, |done| done.syncing);
-    let syncs = summary.iter().max_by_key(last);
-    let syncs = syncs.map(|node| node.name.to_owned());
+    let (_, last) = coordinator.finishing();
+    let syncs = last.and_then(name);
     let times = (report.seconds, report.start_seconds, report.finish_seconds);
     found.extend(ends::of(times, syncs, !found.is_empty()));
     found
@@ -424,6 +426,7 @@ fn named(cause: Cause, share: f64, name: impl Fn(u32) -> Option<String>) -> Bott
         Cause::SinkDisk(node) => (Of::SinkDisk, Ok(node), None),
         Cause::Space(node) => (Of::Space, Ok(node), None),
         Cause::Opening(node) => (Of::Opening, Ok(node), None),
+        Cause::EarlierTransfer(node) => (Of::EarlierTransfer, Ok(node), None),
         Cause::Comparing(node) => (Of::Comparing, Ok(node), None),
         Cause::Limit => (Of::Limit, Err(None), None),
         Cause::Silence(node) => (Of::Silence, Ok(node), None),
@@ -466,7 +469,6 @@ fn tell_plan(report: &mut Report, coordinator: &Coordinator) {
 fn tell_done(report: &mut Report, summary: &[NodeSummary<'_>], receiver: &str, done: &Done) {
     report.duplicate_bytes = report.duplicate_bytes.saturating_add(done.duplicate);
     report.corrupt_units = report.corrupt_units.saturating_add(done.corrupt);
-    report.finish_seconds = report.finish_seconds.max(seconds(done.syncing));
     let awaited = seconds(done.awaited_ends);
     report.awaited_end_seconds = report.awaited_end_seconds.max(awaited);
     report.longest_stall_seconds = report

@@ -21,15 +21,11 @@ pub(super) fn words(report: &Report) -> Option<String> {
     shares(&report.bottlenecks)
 }
 
-/// The first causes with their shares; `None` where there are none.
+/// The first causes with their shares; `None` where none is large enough to name.
 pub(crate) fn shares(causes: &[BottleneckReport]) -> Option<String> {
-    let first = causes.first()?;
-    let more = causes.iter().skip(1);
-    let more = more
-        .filter(|one| one.share >= SHARE_MIN)
-        .take(CAUSES_MAX - 1);
-    let parts: Vec<String> = std::iter::once(first).chain(more).map(part).collect();
-    Some(format!("held back by {}", parts.join(", ")))
+    let named = causes.iter().filter(|one| one.share >= SHARE_MIN);
+    let parts: Vec<String> = named.take(CAUSES_MAX).map(part).collect();
+    (!parts.is_empty()).then(|| format!("held back by {}", parts.join(", ")))
 }
 
 fn part(one: &BottleneckReport) -> String {
@@ -41,30 +37,36 @@ pub(crate) fn name(one: &BottleneckReport) -> String {
     use BottleneckCause as Of;
     let at = |what: &str| match &one.node {
         Some(node) => format!("{what} {}", escape::line(node)),
-        None => what.to_owned(),
+        None => format!("{what} several nodes"),
     };
-    let between = |what: &str, and: &str| match (&one.node, &one.peer) {
-        (Some(from), Some(to)) => {
-            format!("{what} {} {and} {}", escape::line(from), escape::line(to))
+    // * `all`: of several pairs together.
+    let between = |what: &str, and: &str, all: &str| {
+        let ends = [&one.node, &one.peer].map(|end| end.as_deref().map(escape::line));
+        match ends {
+            [Some(from), Some(to)] => format!("{what} {from} {and} {to}"),
+            [Some(from), None] => format!("{all} from {from} to several nodes"),
+            [None, Some(to)] => format!("{all} from several nodes to {to}"),
+            [None, None] => format!("{all} between several nodes"),
         }
-        _ => what.to_owned(),
     };
     match one.cause {
         Of::Starting => "starting".into(),
         Of::Comparing => at("comparing contents at"),
         Of::Opening => at("connecting at"),
+        Of::EarlierTransfer => at("an earlier transfer at"),
         Of::SourceDisk => at("reading at"),
         Of::SenderProcessor | Of::ReceiverProcessor => at("the processor of"),
         Of::SenderRate | Of::ReceiverRate => at("the network speed of"),
-        Of::Path => between("the path from", "to"),
-        Of::Window => between("TCP windows between", "and"),
+        Of::Path => between("the path from", "to", "the paths"),
+        Of::Window => between("TCP windows between", "and", "TCP windows"),
         Of::Loss => {
             let rail = one.rail.as_deref().map(escape::line);
             let over = rail.map(|rail| format!(" over {rail}"));
-            between("packet loss from", "to") + &over.unwrap_or_default()
+            between("packet loss from", "to", "packet loss") + &over.unwrap_or_default()
         }
+        Of::Trunk if one.node.is_none() => "several trunks".into(),
         Of::Trunk => at("trunk"),
-        Of::RoundTrips => between("round trips between", "and"),
+        Of::RoundTrips => between("round trips between", "and", "round trips"),
         Of::SinkDisk => at("writing at"),
         Of::Space => at("a full disk at"),
         Of::Syncing => at("syncing at"),
@@ -85,6 +87,9 @@ pub(crate) fn advice(one: &BottleneckReport, encrypted: bool) -> &'static str {
         }
         Of::Opening => {
             "check names, routes and firewalls of the nodes (-v shows how each pair is connected)"
+        }
+        Of::EarlierTransfer => {
+            "wait until it has ended, or end it, before you begin (`ropewalk status`)"
         }
         Of::SourceDisk => "add sources with the same files, or a faster disk",
         Of::SenderProcessor | Of::ReceiverProcessor if encrypted => {
@@ -170,6 +175,31 @@ mod tests {
             words(&report).unwrap(),
             "held back by the path from a to b 61 %, syncing at b 25 %"
         );
+        // Of several nodes together; what is small is no answer.
+        report.bottlenecks = vec![
+            BottleneckReport {
+                share: 0.8,
+                cause: BottleneckCause::Path,
+                ..BottleneckReport::default()
+            },
+            BottleneckReport {
+                share: 0.1,
+                cause: BottleneckCause::SinkDisk,
+                ..BottleneckReport::default()
+            },
+        ];
+        assert_eq!(
+            words(&report).unwrap(),
+            "held back by the paths between several nodes 80 %, writing at several nodes 10 %"
+        );
+        report.bottlenecks = vec![one(BottleneckCause::Path, "a", None, 0.9)];
+        assert_eq!(
+            words(&report).unwrap(),
+            "held back by the paths from a to several nodes 90 %"
+        );
+        report.bottlenecks = vec![one(BottleneckCause::Path, "a", Some("b"), 0.009)];
+        assert_eq!(words(&report), None);
+        report.bottlenecks[0].share = 0.9;
         report.seconds = 0.5;
         assert_eq!(words(&report), None);
     }

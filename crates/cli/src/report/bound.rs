@@ -1,7 +1,7 @@
 //! The second line: how near to the least possible time it was, where that is known. What the run itself shows is no bound.
 
 use ropewalk_model::format_seconds;
-use ropewalk_proto::report::Report;
+use ropewalk_proto::report::{BottleneckCause, Report};
 
 use super::bottleneck;
 use super::full::listed;
@@ -11,7 +11,7 @@ use crate::progress::rate;
 pub(super) fn line(report: &Report) -> Option<String> {
     let parts: Vec<String> = match &report.bound {
         // That is what held it back.
-        Some(bound) if bound.basis == "limit" => [known(report), None],
+        Some(bound) if bound.basis == "limit" && is_limited(report) => [known(report), None],
         Some(_) => [known(report), bottleneck::words(report)],
         None => [bottleneck::words(report), known(report)],
     }
@@ -19,6 +19,12 @@ pub(super) fn line(report: &Report) -> Option<String> {
     .flatten()
     .collect();
     (!parts.is_empty()).then(|| parts.join("; "))
+}
+
+/// Whether the limit held it back most, as far as causes were seen.
+fn is_limited(report: &Report) -> bool {
+    let first = report.bottlenecks.first();
+    first.is_none_or(|first| first.cause == BottleneckCause::Limit)
 }
 
 /// The bound alone.
@@ -67,6 +73,8 @@ pub(super) fn known(report: &Report) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use ropewalk_proto::report::{BottleneckReport, BoundReport};
+
     use super::super::sample::report;
     use super::*;
 
@@ -84,11 +92,35 @@ mod tests {
         );
         bound.exceeded = false;
         bound.is_exact = false;
-        report.bound = Some(bound);
+        report.bound = Some(bound.clone());
         assert_eq!(
             line(&report).unwrap(),
             "bound      1 s = 65.5 kbit/s (declared speeds, a lower one only); set by b"
         );
+        // A limit hides nothing that was slower than it.
+        let limited = BoundReport {
+            basis: "limit".into(),
+            binding: vec!["--limit".into()],
+            share: Some(0.1),
+            is_exact: true,
+            ..bound
+        };
+        report.bound = Some(limited);
+        for (cause, is_named) in [
+            (BottleneckCause::SinkDisk, true),
+            (BottleneckCause::Limit, false),
+        ] {
+            report.bottlenecks = vec![BottleneckReport {
+                cause,
+                node: Some("b".into()),
+                share: 0.9,
+                ..BottleneckReport::default()
+            }];
+            let line = line(&report).unwrap();
+            assert!(line.contains("set by --limit"), "{line}");
+            assert_eq!(line.contains("writing at b 90 %"), is_named, "{line}");
+        }
+        report.bottlenecks.clear();
         report.bound = None;
         assert_eq!(line(&report), None, "nothing is known");
         report.own_best_second_bits_per_second = Some(191e6);

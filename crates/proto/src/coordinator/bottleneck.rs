@@ -7,12 +7,14 @@
 //!  receiver: processor, disk, space, opening   -> the receiver
 //!            waits for bytes -> its senders, by bytes -> processor, disk    -> the sender
 //!                                                        connection is full -> path; its window, its losses, or a known speed
-//!                                                        waits for requests -> round trips
-//!  all receivers together near the limit       -> the limit
+//!                                                        waits for requests -> round trips; of one that hands on, what it waits for
+//!  receives nearly its share of the limit       -> the limit
+//!  has received nothing, and does nothing       -> an earlier transfer that it waits for, or opening
 //!  a node that has not answered for 2 s        -> its silence, whatever it said last
 //! ```
 //!
-//! Of several receivers at once, the time is dealt by the bytes that each still lacks: the last one decides when the transfer ends.
+//! Of several receivers at once, the time is dealt by when each will have all, as it has received so far: the last one decides when the
+//! transfer ends ([`decides`]).
 
 use std::collections::BTreeMap;
 
@@ -20,6 +22,7 @@ use ropewalk_model::{ByteRate, Instant, Link, Nanos};
 
 use super::arrivals::WINDOW_TIME;
 use super::phase::Phase;
+use super::progress::Busy;
 use super::{Coordinator, Node};
 use crate::control::{RailStatus, Status, TcpStatus, Waits};
 
@@ -75,6 +78,8 @@ pub enum Cause {
     Space(u32),
     /// Finding peers and opening streams.
     Opening(u32),
+    /// An earlier transfer to a destination of a receiver had to end first.
+    EarlierTransfer(u32),
     /// Comparing contents at a receiver.
     Comparing(u32),
     /// The transfer's limit.
@@ -123,6 +128,7 @@ struct Reported {
     receiving: Waits,
     // What was added by the last report.
     sent_of_late: Waits,
+    received_of_late: Waits,
     tcp: Option<TcpStatus>,
     segments: Segments,
     rails: Rails,
@@ -140,8 +146,10 @@ struct Reported {
 #[derive(Clone, Debug, Default)]
 struct Together {
     at: Option<Instant>,
-    // Bytes that all receivers lack.
-    lacking: u64,
+    // Of the receiver that will be the last: how far it is from its end.
+    furthest: f64,
+    // By how much all receivers decide when that is.
+    weights: f64,
     // Of all receivers, those that lack any.
     unfinished: f64,
     is_at_the_limit: bool,
@@ -188,6 +196,21 @@ fn since(now: &Waits, before: &Waits) -> Waits {
         sync: now.sync.saturating_sub(before.sync),
         name: now.name.saturating_sub(before.name),
     }
+}
+
+/// How far a receiver is from its end: the time that it needs at its mean rate so far, over the time that has passed.
+///
+/// * `assigned`, `has`: bytes that it is to get, and that it has.
+fn distance(assigned: u64, has: u64) -> f64 {
+    let lacks = assigned.saturating_sub(has) as f64;
+    // One that has nothing yet is not infinitely far.
+    lacks / (has.max(assigned / 1000).max(1) as f64)
+}
+
+/// By how much a receiver decides when the transfer ends that is so far from its end, as a part of the furthest: one that needs four fifths
+/// of the longest time for a sixth.
+fn decides(part: f64) -> f64 {
+    part.clamp(0.0, 1.0).powi(8)
 }
 
 /// Whether a rate is that of a known speed or limit, both in bytes per second.
@@ -365,17 +388,20 @@ impl Coordinator {
         node.is_some_and(|node| node.alive() && now.since(since(node)) >= SILENCE_TIME)
     }
 
-    /// The part of a receiver in what all lack.
+    /// The part of a receiver in when the transfer ends.
     ///
     /// * `had`, `has`: its bytes before this time and now.
     fn weight(&self, node: u32, had: u64, has: u64) -> f64 {
         let assigned = self.nodes[node as usize].assigned_bytes();
-        let own = assigned.saturating_sub(had);
+        let (before, now) = (distance(assigned, had), distance(assigned, has));
         let together = &self.bottleneck.together;
-        let of_others = together
-            .lacking
-            .saturating_sub(assigned.saturating_sub(has));
-        own as f64 / (own as f64 + of_others as f64).max(1.0)
+        let furthest = together.furthest.max(now);
+        if before <= 0.0 || furthest <= 0.0 {
+            return f64::from(before > 0.0);
+        }
+        let own = decides(before / furthest);
+        let of_others = together.weights - decides(now / furthest);
+        own / (own + of_others.max(0.0))
     }
 
     /// Deals the time since the last report of a receiver to causes.
@@ -389,14 +415,18 @@ impl Coordinator {
         let passed = now.since((reported.at.unwrap_or(moving_at) + absence).min(now));
         let had = std::mem::replace(&mut reported.bytes, bytes);
         reported.receiving = *receiving;
+        reported.received_of_late = of_late;
         reported.at = Some(now);
         self.look_at_all(now);
         let weight = self.weight(node, had, bytes);
-        let together = &self.bottleneck.together;
-        let shares = match together.is_at_the_limit {
+        let shares = match self.is_at_the_limit(node) {
             _ if compares => vec![(Cause::Comparing(node), 1.0)],
             true => vec![(Cause::Limit, 1.0)],
             false => shares_of_receiver(&of_late, node, || self.shares_of_senders(node)),
+        };
+        let shares = match (self.before_its_first_byte(node, bytes), shares.is_empty()) {
+            (Some(cause), true) => vec![(cause, 1.0)],
+            _ => shares,
         };
         for (cause, share) in shares {
             let time = share * weight * passed.0 as f64;
@@ -412,18 +442,23 @@ impl Coordinator {
         if looked_at.is_some_and(|at| now.since(at) < LOOK_TIME) {
             return;
         }
-        let (mut all, mut unfinished, mut lacking) = (0_u32, 0_u32, 0_u64);
-        for node in self.nodes.iter().filter(|node| node.is_receiver()) {
-            let lacks = node.assigned_bytes().saturating_sub(node.checked);
-            lacking = lacking.saturating_add(lacks);
-            all += 1;
-            unfinished += u32::from(lacks > 0);
-        }
+        let receivers = || self.nodes.iter().filter(|node| node.is_receiver());
+        let distances = || receivers().map(|node| distance(node.assigned_bytes(), node.checked));
+        let furthest = distances().fold(0.0, f64::max);
+        let weights = match furthest > 0.0 {
+            true => distances().map(|one| decides(one / furthest)).sum(),
+            false => 0.0,
+        };
+        let unfinished = distances().filter(|one| *one > 0.0).count();
+        let rates = receivers().map(|node| self.receiving_rate(node));
+        let limit = self.setup.limit.map(|limit| limit.0);
+        let is_at_the_limit = limit.is_some_and(|limit| is_near(rates.sum(), limit));
         self.bottleneck.together = Together {
             at: Some(now),
-            lacking,
-            unfinished: f64::from(unfinished.max(1)) / f64::from(all.max(1)),
-            is_at_the_limit: self.is_at_the_limit(),
+            furthest,
+            weights,
+            unfinished: unfinished.max(1) as f64 / receivers().count().max(1) as f64,
+            is_at_the_limit,
             full: self
                 .setup
                 .links
@@ -433,17 +468,38 @@ impl Coordinator {
         };
     }
 
-    fn is_at_the_limit(&self) -> bool {
-        let rates = self.nodes.iter().map(|node| {
-            let is_done = node.done.is_some() || !node.alive();
-            node.received.rate(WINDOW_TIME, is_done, self.clock.now)
-        });
-        let limit = self.setup.limit.map(|limit| limit.0);
-        limit.is_some_and(|limit| is_near(rates.sum(), limit))
+    fn receiving_rate(&self, node: &Node) -> f64 {
+        let is_done = node.done.is_some() || !node.alive();
+        node.received.rate(WINDOW_TIME, is_done, self.clock.now)
+    }
+
+    /// Whether a receiver gets what the limit allows it; before it was dealt, whether all do together.
+    fn is_at_the_limit(&self, node: u32) -> bool {
+        if self.setup.limit.is_none() {
+            return false;
+        }
+        match self.lease.share(node) {
+            Some(share) => is_near(self.receiving_rate(&self.nodes[node as usize]), share),
+            None => self.bottleneck.together.is_at_the_limit,
+        }
+    }
+
+    /// What a receiver that has nothing yet is held back by, where its threads have not begun.
+    fn before_its_first_byte(&self, node: u32, bytes: u64) -> Option<Cause> {
+        let state = &self.nodes[node as usize];
+        match state.busy {
+            Some(Busy::AwaitingEnd { .. }) => Some(Cause::EarlierTransfer(node)),
+            _ => (bytes == 0 && state.assigned_bytes() > 0).then_some(Cause::Opening(node)),
+        }
     }
 
     /// What holds back the senders that a receiver waits for: by the bytes that it still has to get from each.
     fn shares_of_senders(&self, receiver: u32) -> Vec<(Cause, f64)> {
+        self.shares_of_those(receiver, true)
+    }
+
+    /// * `with_relays`: of fellow receivers that hand on, too.
+    fn shares_of_those(&self, receiver: u32, with_relays: bool) -> Vec<(Cause, f64)> {
         let reported = self.bottleneck.nodes.get(&receiver);
         let left = reported.map(|reported| &reported.left);
         let by = match left.filter(|left| !left.is_empty()) {
@@ -451,7 +507,9 @@ impl Coordinator {
             None => &self.nodes[receiver as usize].sent_by_pair,
         };
         // What a receiver says that it had from whom may name nodes that there are not.
-        let is_known = |sender: &u32| (*sender as usize) < self.nodes.len();
+        let is_known = |sender: &u32| {
+            (*sender as usize) < self.nodes.len() && (with_relays || !self.relays.contains(sender))
+        };
         let known = by.iter().filter(|(sender, _)| is_known(sender));
         let all = known.clone().map(|(_, bytes)| *bytes as f64).sum::<f64>();
         let all = all.max(1.0);
@@ -466,7 +524,18 @@ impl Coordinator {
             let pair = (sender, receiver);
             let path = self.path(pair, reported);
             let unfinished = self.bottleneck.together.unfinished;
-            let of_it = shares_of_sender(reported, pair, path, unfinished);
+            let mut of_it = shares_of_sender(reported, pair, path, unfinished);
+            // One that hands on and has nothing to do waits for bytes itself.
+            let lacks = |node: &Node| node.assigned_bytes() > node.checked;
+            let is_idle = matches!(of_it[..], [(Cause::Requests(..), _)]);
+            if is_idle && self.relays.contains(&sender) && lacks(&self.nodes[sender as usize]) {
+                let of_late = &reported.received_of_late;
+                let own = || self.shares_of_those(sender, false);
+                let own = shares_of_receiver(of_late, sender, own);
+                if !own.is_empty() {
+                    of_it = own;
+                }
+            }
             shares.extend(
                 of_it
                     .into_iter()
@@ -523,17 +592,32 @@ impl Coordinator {
         ))
     }
 
-    /// Whether a link carries what it can.
+    /// Whether a link carries what it can: of what a receiver gets, the part that it has had over the link.
     fn is_full(&self, link: &Link) -> bool {
-        let over = self.nodes.iter().filter(|node| node.is_receiver());
-        let over = over.filter(|node| {
-            let senders = node.sent_by_pair.keys();
-            let senders = senders.filter_map(|&at| self.nodes.get(at as usize));
-            let mut names = senders.map(|sender| sender.setup.name.as_str());
-            names.any(|name| link.limits(name, &node.setup.name))
-        });
-        let rates = over.map(|node| node.received.rate(WINDOW_TIME, false, self.clock.now));
-        is_near(rates.sum(), link.rate.0)
+        let rate = |node: &Node| {
+            let crosses = |sender: &u32| {
+                let sender = self.nodes.get(*sender as usize);
+                sender.is_some_and(|sender| link.limits(&sender.setup.name, &node.setup.name))
+            };
+            let pairs = || {
+                node.sent_by_pair
+                    .iter()
+                    .map(|(sender, bytes)| (sender, *bytes as f64))
+            };
+            let over = pairs()
+                .filter(|(sender, _)| crosses(sender))
+                .map(|(_, bytes)| bytes)
+                .sum::<f64>();
+            match over > 0.0 {
+                true => {
+                    let all = pairs().map(|(_, bytes)| bytes).sum::<f64>();
+                    node.received.rate(WINDOW_TIME, false, self.clock.now) * over / all
+                }
+                false => 0.0,
+            }
+        };
+        let receivers = self.nodes.iter().filter(|node| node.is_receiver());
+        is_near(receivers.map(rate).sum(), link.rate.0)
     }
 
     /// What held the bytes back while they moved, in shares of that time, the largest first. They add up to 1 at most; empty where nothing

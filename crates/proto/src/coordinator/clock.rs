@@ -45,6 +45,9 @@ pub(super) struct Clock {
     /// When bytes started to flow, and when the last receiver was done.
     pub moving_at: Option<Instant>,
     pub last_done_at: Option<Instant>,
+    /// Which one that was, and when the last byte of any was received.
+    pub last_done: Option<u32>,
+    pub received_at: Option<Instant>,
     /// When the driver last called, and when it last called as time passed.
     pub now: Instant,
     timer_at: Instant,
@@ -60,11 +63,23 @@ impl Clock {
             start_at: now,
             moving_at: None,
             last_done_at: None,
+            last_done: None,
+            received_at: None,
             now,
             timer_at: now,
             ran_at: now,
             permitted_at: now,
         }
+    }
+}
+
+impl Clock {
+    /// A receiver has ended, and spent so long on syncs and names after its last byte.
+    pub fn note_done(&mut self, node: u32, syncing: Nanos, now: Instant) {
+        let received_at = Instant(now.0.saturating_sub(syncing.0));
+        let began = self.moving_at.unwrap_or(now);
+        self.received_at = self.received_at.max(Some(received_at.max(began)));
+        (self.last_done_at, self.last_done) = (Some(now), Some(node));
     }
 }
 

@@ -20,6 +20,8 @@ const SHARE_MIN: f64 = 0.02;
 pub(super) struct Lease {
     when: Instant,
     checked: BTreeMap<u32, u64>,
+    // What each may receive, in bytes per second.
+    shares: BTreeMap<u32, u64>,
     // Since when the limit is what it is, and bytes that the earlier ones allowed; both of the time in which bytes move.
     changed_at: Option<Instant>,
     allowed: f64,
@@ -31,6 +33,11 @@ impl Lease {
     /// The first shares were sent with the plan.
     pub fn begin(&mut self, now: Instant) {
         self.when = now;
+    }
+
+    /// What a receiver may receive of the limit, in bytes per second; `None` before it was dealt.
+    pub fn share(&self, node: u32) -> Option<u64> {
+        self.shares.get(&node).copied()
     }
 
     /// The next look deals again.
@@ -71,6 +78,7 @@ impl Coordinator {
             self.lease.changed_at = Some(now);
         }
         self.setup.limit = limit;
+        self.lease.shares.clear();
         if self.phase != Phase::Moving {
             return;
         }
@@ -130,6 +138,11 @@ impl Coordinator {
             dealt <= limit.max(working.len() as u64),
             "{dealt} bytes per second are dealt of {limit}"
         );
+        self.lease.shares = working
+            .iter()
+            .copied()
+            .zip(shares.iter().copied())
+            .collect();
         for (node, rate) in working.into_iter().zip(shares) {
             self.send(node, to_agent::Body::Limit(control::Limit { rate }));
         }

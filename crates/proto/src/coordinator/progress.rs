@@ -191,7 +191,7 @@ impl Coordinator {
         if is_old || !state.live(Event::Done) {
             return;
         }
-        self.clock.last_done_at = Some(now);
+        self.clock.note_done(node, Nanos(done.syncing), now);
         let moving_for = now.since(self.clock.moving_at.unwrap_or(now));
         state.busy = None;
         state.delivered = done.delivered;

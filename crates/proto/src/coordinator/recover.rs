@@ -260,7 +260,7 @@ impl Coordinator {
                     self.tell_gone(node);
                 }
                 if receiver && self.nodes[node as usize].done.is_none() {
-                    self.clock.last_done_at = Some(now);
+                    self.clock.note_done(node, Nanos::ZERO, now);
                     if !self.hand_over(node) {
                         self.fail(ErrorKind::Lost, format!("{name}: {reason}"));
                     }

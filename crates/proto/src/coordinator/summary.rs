@@ -231,6 +231,14 @@ impl Coordinator {
         self.clock.last_done_at
     }
 
+    /// How long it took from the last byte of all receivers to the last one's end, and which one that is: it syncs, and gives files their names.
+    /// What others sync before is beside what moves.
+    pub fn finishing(&self) -> (Nanos, Option<u32>) {
+        let times = self.clock.last_done_at.zip(self.clock.received_at);
+        let time = times.map_or(Nanos::ZERO, |(done, received)| done.since(received));
+        (time, self.clock.last_done)
+    }
+
     /// How often work was planned again.
     pub fn replans(&self) -> u32 {
         self.replans

@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 pub struct BottleneckReport {
     /// What it was.
     pub cause: BottleneckCause,
-    /// The node, of a pair the sender, or the name of a trunk; absent for what is of no node.
+    /// The node, of a pair the sender, or the name of a trunk; absent for what is of no node, and of several nodes or pairs together of which none
+    /// has a tenth.
     pub node: Option<String>,
     /// Of a pair, the receiver.
     pub peer: Option<String>,
@@ -53,6 +54,8 @@ pub enum BottleneckCause {
     Comparing,
     /// Finding peers and opening streams.
     Opening,
+    /// An earlier transfer to a destination had to end first.
+    EarlierTransfer,
     /// Reading a source.
     SourceDisk,
     /// Hashing, encrypting and copying at a sender.

@@ -5,7 +5,7 @@ use ropewalk_model::ByteRate;
 use super::super::tests::{actions, begun_over, from, node, opened, started, started_with};
 use super::rails::{RAIL_NAME_MAX, RAILS_MAX};
 use super::*;
-use crate::control::{PairStatus, RailStatus, SenderStatus, from_agent};
+use crate::control::{self, PairStatus, RailStatus, SenderStatus, from_agent};
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -532,6 +532,234 @@ fn the_straggler_counts() {
     let causes = c.causes();
     assert_eq!(causes[0].0, Cause::SinkDisk(2));
     assert!(causes[0].1 > 0.8, "{causes:?}");
+}
+
+/// A receiver's status: what it has checked, of which sender, and what its threads do.
+fn receiving(checked: u64, sender: u32, receiving: Waits) -> Status {
+    Status {
+        checked,
+        receiving: Some(receiving),
+        pairs: vec![PairStatus {
+            sender,
+            delivered: checked,
+            left: 1000,
+            ..PairStatus::default()
+        }],
+        ..Status::default()
+    }
+}
+
+/// Messages of nodes in order: when (tenths of a second), the node, and its status.
+fn say(c: &mut Coordinator, said: impl IntoIterator<Item = (u64, u32, Status)>) {
+    for (tenths, node, status) in said {
+        let now = Instant(tenths * SECOND / 10);
+        c.note_running(now);
+        c.handle_message(node, from(from_agent::Body::Status(status)), now);
+        actions(c);
+    }
+}
+
+fn growing(of: impl Fn(&mut Waits) -> &mut u64, tenths: u64) -> Waits {
+    let mut waits = Waits::default();
+    *of(&mut waits) = tenths * SECOND / 10;
+    waits
+}
+
+/// Of unequal amounts the one decides that will be the last, and not the one that lacks most bytes.
+#[test]
+fn the_last_one_decides() {
+    const LARGE: u64 = 10_000_000;
+    const SMALL: u64 = 1_000_000;
+    let nodes = vec![
+        node("a", &[(0, LARGE + SMALL)], &[], None),
+        node("b", &[], &[(0, LARGE)], None),
+        node("c", &[], &[(LARGE, LARGE + SMALL)], None),
+    ];
+    let (mut c, _) = started(nodes);
+    actions(&mut c);
+    // Done after 8 and after 10 s.
+    let said = (1..80).flat_map(|tenths| {
+        let fast = growing(|waits| &mut waits.processor, tenths);
+        let slow = growing(|waits| &mut waits.disk, tenths);
+        [
+            (tenths, 1, receiving(LARGE / 80 * tenths, 0, fast)),
+            (tenths, 2, receiving(SMALL / 100 * tenths, 0, slow)),
+        ]
+    });
+    say(&mut c, said);
+    let causes = c.causes();
+    assert_eq!(causes[0].0, Cause::SinkDisk(2), "{causes:?}");
+    assert!(causes[0].1 > 0.8, "{causes:?}");
+}
+
+/// One slow receiver leaves its share of a limit unused: its disk is the cause, though the others use theirs.
+#[test]
+fn a_limit_is_that_of_those_that_reach_it() {
+    let nodes = vec![
+        node("a", &[(0, 10_000_000)], &[], None),
+        node("b", &[], &[(0, 10_000_000)], None),
+        node("c", &[], &[(0, 10_000_000)], None),
+    ];
+    let (mut c, _) = started_with(nodes, Some(100_000));
+    actions(&mut c);
+    let mut checked = 0;
+    for tenths in 1..200 {
+        c.handle_timer(Instant(tenths * SECOND / 10));
+        // It takes what it may, and its threads do little.
+        checked += c.lease.share(1).unwrap_or(50_000) / 10;
+        let slow = growing(|waits| &mut waits.disk, tenths);
+        say(
+            &mut c,
+            [
+                (tenths, 1, receiving(checked, 0, Waits::default())),
+                (tenths, 2, receiving(500 * tenths, 0, slow)),
+            ],
+        );
+    }
+    let causes = c.causes();
+    assert_eq!(causes[0].0, Cause::SinkDisk(2), "{causes:?}");
+    assert!(causes[0].1 > 0.9, "{causes:?}");
+    assert!(c.lease.share(2).unwrap() < 40_000);
+    // The other one is held back by the limit alone.
+    let others = causes
+        .iter()
+        .filter(|(cause, _)| *cause != Cause::SinkDisk(2));
+    assert!(
+        others
+            .clone()
+            .all(|(cause, _)| *cause == Cause::Limit || *cause == Cause::Opening(1)),
+        "{causes:?}"
+    );
+}
+
+/// A receiver whose threads have not begun waits for an earlier transfer where it says so, else for what comes before its first byte.
+#[test]
+fn what_is_before_the_first_byte_is_a_cause() {
+    let mut c = pair();
+    let awaited = control::AwaitedEnd {
+        path: "/d".into(),
+        waited: 0,
+    };
+    let waiting = |tenths: u64| Status {
+        awaited_end: Some(control::AwaitedEnd {
+            waited: tenths * SECOND / 10,
+            ..awaited.clone()
+        }),
+        receiving: Some(Waits::default()),
+        ..Status::default()
+    };
+    say(&mut c, (1..=300).map(|tenths| (tenths, 1, waiting(tenths))));
+    let nothing = Status {
+        receiving: Some(Waits::default()),
+        ..Status::default()
+    };
+    say(&mut c, [(310, 1, nothing)]);
+    let moving = (311..330).map(|tenths| {
+        let disk = growing(|waits| &mut waits.disk, tenths - 310);
+        (tenths, 1, receiving((tenths - 310) * 1000, 0, disk))
+    });
+    say(&mut c, moving);
+    let causes = c.causes();
+    assert_eq!(causes[0].0, Cause::EarlierTransfer(1), "{causes:?}");
+    assert!(causes[0].1 > 0.85, "{causes:?}");
+    let opening = causes.iter().find(|(cause, _)| *cause == Cause::Opening(1));
+    assert!(
+        opening.is_some_and(|(_, share)| (0.01..0.06).contains(share)),
+        "{causes:?}"
+    );
+}
+
+/// A receiver that waits for another one, which has nothing to hand on yet, is held back by what that one waits for.
+#[test]
+fn relays_pass_on_what_they_wait_for() {
+    let nodes = vec![
+        node("a", &[(0, 1_000_000)], &[], None),
+        node("b", &[], &[(0, 1_000_000)], None),
+        node("c", &[], &[(0, 1_000_000)], None),
+    ];
+    let (mut c, _) = started(nodes);
+    actions(&mut c);
+    c.relays = [1, 2].into();
+    for second in 1..10 {
+        let status = SenderStatus {
+            sending: Some(growing(|waits| &mut waits.path, 10 * second)),
+            ..SenderStatus::default()
+        };
+        let now = Instant(second * SECOND);
+        c.handle_message(0, from(from_agent::Body::SenderStatus(status)), now);
+        let status = |sender| Status {
+            // Its threads that send wait for requests.
+            sending: Some(growing(|waits| &mut waits.peer, 10 * second)),
+            ..receiving(
+                1000 * second,
+                sender,
+                growing(|waits| &mut waits.peer, 10 * second),
+            )
+        };
+        let mut last = status(1);
+        last.checked = 500 * second;
+        say(
+            &mut c,
+            [(10 * second, 1, status(0)), (10 * second, 2, last)],
+        );
+    }
+    let causes = c.causes();
+    assert_eq!(causes[0].0, Cause::Path(0, 1), "{causes:?}");
+    assert!(
+        causes
+            .iter()
+            .all(|(cause, _)| !matches!(cause, Cause::Requests(..))),
+        "{causes:?}"
+    );
+}
+
+/// A trunk is full by what crosses it: what a receiver has from beside it does not.
+#[test]
+fn a_trunk_carries_what_crosses_it() {
+    let of = |name: &str| ropewalk_model::NodeSet {
+        nodes: [name.to_owned()].into(),
+        ..Default::default()
+    };
+    for (over, cause) in [
+        (100, Cause::Path(0, 2)),
+        (1000, Cause::Trunk("wide".into())),
+    ] {
+        let nodes = vec![
+            node("a", &[(0, 1_000_000)], &[], None),
+            node("beside", &[(1_000_000, 2_000_000)], &[], None),
+            node("c", &[], &[(0, 2_000_000)], None),
+        ];
+        let (mut c, _) = started(nodes);
+        actions(&mut c);
+        c.setup.links.push(Link {
+            trunk: Some("wide".into()),
+            rate: ByteRate(1000),
+            from: of("a"),
+            to: of("c"),
+        });
+        for second in 1..10 {
+            let status = SenderStatus {
+                sending: Some(growing(|waits| &mut waits.path, 10 * second)),
+                ..SenderStatus::default()
+            };
+            let now = Instant(second * SECOND);
+            c.handle_message(0, from(from_agent::Body::SenderStatus(status)), now);
+            let pair = |sender, delivered, left| PairStatus {
+                sender,
+                delivered,
+                left,
+                ..PairStatus::default()
+            };
+            let status = Status {
+                checked: (over + 900) * second,
+                receiving: Some(growing(|waits| &mut waits.peer, 10 * second)),
+                pairs: vec![pair(0, over * second, 1000), pair(1, 900 * second, 0)],
+                ..Status::default()
+            };
+            say(&mut c, [(10 * second, 2, status)]);
+        }
+        assert_eq!(c.causes()[0].0, cause, "{:?}", c.causes());
+    }
 }
 
 /// Whatever an agent says of round trips, nothing overflows.
