@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ropewalk_model::{Instant, RangeSet};
+use ropewalk_model::{Instant, Nanos, RangeSet};
 
 use super::Coordinator;
 use super::life::NodeLife;

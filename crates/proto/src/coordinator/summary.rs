@@ -1,6 +1,6 @@
 //! What the coordinator knows, for progress and the final report.
 
-use ropewalk_model::Instant;
+use ropewalk_model::{Instant, Nanos};
 
 use super::arrivals::{SECOND_TIME, WINDOW_TIME};
 use super::{Basis, Coordinator, Planned};
