@@ -56,6 +56,7 @@
 //! ```
 
 mod checksum;
+mod cipher;
 pub mod control;
 pub mod doing;
 pub mod edge;

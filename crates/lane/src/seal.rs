@@ -6,10 +6,10 @@
 //! stream's first key is derived, is kept while streams may join: it opens all of the transfer until that is over, when it
 //! is wiped.
 
-use aws_lc_rs::aead::{AES_128_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use aws_lc_rs::hkdf::{HKDF_SHA256, KeyType, Salt};
 
 use crate::LaneError;
+use crate::cipher::{Cipher, KEY_LEN, NONCE_LEN};
 
 /// Records under one key: at 1 MiB each, 2^31 cipher blocks, an eleventh of what AES-GCM allows
 /// before its bounds weaken (2^34.5 blocks in TLS 1.3).
@@ -86,7 +86,7 @@ pub fn derive(secret: &[u8], label: &str, context: &[u8]) -> [u8; 32] {
 
 /// One direction of a sealed stream. Each side holds one for sending and one for receiving.
 pub struct Records {
-    key: LessSafeKey,
+    key: Cipher,
     next: [u8; 32],
     count: u64,
 }
@@ -111,16 +111,15 @@ impl Records {
         }
     }
 
-    fn advance(&mut self) -> Nonce {
+    fn advance(&mut self) -> [u8; NONCE_LEN] {
         if self.count > 0 && self.count.is_multiple_of(RECORDS_PER_KEY) {
             let (key, next) = generation(&self.next);
             self.key = key;
             self.next = next;
         }
-        let mut nonce = [0; 12];
-        nonce[4..].copy_from_slice(&self.count.to_be_bytes());
+        let nonce = nonce(self.count);
         self.count += 1;
-        Nonce::assume_unique_for_key(nonce)
+        nonce
     }
 
     /// Encrypts `body` where it lies and gives the tag.
@@ -129,13 +128,7 @@ impl Records {
     /// When `body` is longer than AES-GCM may seal, 64 GiB.
     pub fn seal(&mut self, header: &[u8], body: &mut [u8]) -> [u8; 16] {
         let nonce = self.advance();
-        let tag = self
-            .key
-            .seal_in_place_separate_tag(nonce, Aad::from(header), body)
-            .expect("a record of 1 MiB is within what AES-GCM may seal");
-        tag.as_ref()
-            .try_into()
-            .expect("tags of AES-GCM are 16 bytes")
+        self.key.seal(nonce, header, body)
     }
 
     /// Encrypts `body` and then `rest` into `record`, which they fill up to the tag at its end.
@@ -144,10 +137,7 @@ impl Records {
     /// When `record` has another length than both and a tag, or they are longer than AES-GCM may seal, 64 GiB.
     pub fn seal_from(&mut self, header: &[u8], body: &[u8], rest: &[u8], record: &mut [u8]) {
         let nonce = self.advance();
-        let (sealed, rest_and_tag) = record.split_at_mut(body.len());
-        self.key
-            .seal_out_of_place_scatter(nonce, Aad::from(header), body, sealed, rest, rest_and_tag)
-            .expect("a record of 1 MiB is within what AES-GCM may seal");
+        self.key.seal_from(nonce, header, body, rest, record);
     }
 
     /// Checks and decrypts `body`, which ends with its tag, where it lies.
@@ -155,8 +145,7 @@ impl Records {
         let record = self.count;
         let nonce = self.advance();
         self.key
-            .open_in_place(nonce, Aad::from(header), body)
-            .map(|_| ())
+            .open(nonce, header, body)
             .map_err(|_| LaneError::Forged { record })
     }
 
@@ -174,7 +163,7 @@ impl Records {
         let record = self.count;
         let nonce = self.advance();
         self.key
-            .open_separate_gather(nonce, Aad::from(header), sealed, tag, out)
+            .open_into(nonce, header, sealed, tag, out)
             .map_err(|_| LaneError::Forged { record })
     }
 }
@@ -185,15 +174,28 @@ impl Drop for Records {
     }
 }
 
-fn generation(secret: &[u8; 32]) -> (LessSafeKey, [u8; 32]) {
-    let mut key = derive(secret, "ropewalk record key", &[]);
-    let unbound =
-        UnboundKey::new(&AES_128_GCM, &key[..16]).expect("AES-128 takes keys of 16 bytes");
-    wipe(&mut key);
+fn nonce(record: u64) -> [u8; NONCE_LEN] {
+    let mut nonce = [0; NONCE_LEN];
+    nonce[4..].copy_from_slice(&record.to_be_bytes());
+    nonce
+}
+
+fn generation(secret: &[u8; 32]) -> (Cipher, [u8; 32]) {
     (
-        LessSafeKey::new(unbound),
+        cipher(secret, "ropewalk record key"),
         derive(secret, "ropewalk next secret", &[]),
     )
+}
+
+/// The cipher whose key is derived from `secret` for the purpose `label`.
+pub(crate) fn cipher(secret: &[u8; 32], label: &str) -> Cipher {
+    let mut raw = derive(secret, label, &[]);
+    let mut key = [0; KEY_LEN];
+    key.copy_from_slice(&raw[..KEY_LEN]);
+    wipe(&mut raw);
+    let cipher = Cipher::new(&key);
+    wipe(&mut key);
+    cipher
 }
 
 #[cfg(test)]
@@ -214,15 +216,7 @@ mod tests {
                 stale.count = record;
                 let nonce_only = stale
                     .key
-                    .open_in_place(
-                        {
-                            let mut n = [0; 12];
-                            n[4..].copy_from_slice(&record.to_be_bytes());
-                            Nonce::assume_unique_for_key(n)
-                        },
-                        Aad::from(b"header"),
-                        &mut body.clone(),
-                    )
+                    .open(nonce(record), b"header", &mut body.clone())
                     .is_ok();
                 assert!(
                     !nonce_only,

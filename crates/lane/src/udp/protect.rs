@@ -3,12 +3,12 @@
 //! Unlike the records of a stream, datagrams are lost and reordered: the nonce is in the header, and the receiver keeps the keys of
 //! the generation before and after. A replayed datagram opens, and then has no place: its bytes are there already.
 
-use aws_lc_rs::aead::{AES_128_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use ropewalk_proto::rapid::DATAGRAM_HEADER_LEN;
 use ropewalk_proto::wire::{CHECKSUM_LEN, TAG_LEN};
 
 use crate::checksum::Sum;
-use crate::seal::{derive, wipe};
+use crate::cipher::{Cipher, NONCE_LEN};
+use crate::seal::{cipher, derive, wipe};
 use crate::{Check, Protection};
 
 /// Datagrams under one key, half of QUIC's limit for AES-GCM (2^23, RFC 9001 section 6.6).
@@ -20,15 +20,12 @@ struct Chain {
 }
 
 impl Chain {
-    fn advance(&mut self) -> LessSafeKey {
-        let mut raw = derive(&self.secret, "ropewalk datagram key", &[]);
-        let key =
-            UnboundKey::new(&AES_128_GCM, &raw[..16]).expect("AES-128 takes keys of 16 bytes");
-        wipe(&mut raw);
+    fn advance(&mut self) -> Cipher {
+        let key = cipher(&self.secret, "ropewalk datagram key");
         let mut next = derive(&self.secret, "ropewalk next datagram secret", &[]);
         std::mem::swap(&mut self.secret, &mut next);
         wipe(&mut next);
-        LessSafeKey::new(key)
+        key
     }
 }
 
@@ -38,10 +35,10 @@ impl Drop for Chain {
     }
 }
 
-fn nonce(sequence: u64) -> Nonce {
+fn nonce(sequence: u64) -> [u8; NONCE_LEN] {
     let mut bytes = [0; NONCE_LEN];
     bytes[4..].copy_from_slice(&sequence.to_be_bytes());
-    Nonce::assume_unique_for_key(bytes)
+    bytes
 }
 
 /// Which direction.
@@ -82,7 +79,7 @@ fn checksum(bytes: &[u8]) -> [u8; CHECKSUM_LEN] {
 
 /// Protects what one end sends.
 pub struct Sealer {
-    keys: Option<(Chain, LessSafeKey)>,
+    keys: Option<(Chain, Cipher)>,
     next: u64,
 }
 
@@ -127,10 +124,7 @@ impl Sealer {
                 }
                 let (front, trailer) = datagram.split_at_mut(datagram.len() - TAG_LEN);
                 let (head, body) = front.split_at_mut(DATAGRAM_HEADER_LEN);
-                let tag = key
-                    .seal_in_place_separate_tag(nonce(sequence), Aad::from(head), body)
-                    .expect("a datagram is within what AES-GCM may seal");
-                trailer.copy_from_slice(tag.as_ref());
+                trailer.copy_from_slice(&key.seal(nonce(sequence), head, body));
             }
         }
     }
@@ -139,9 +133,9 @@ impl Sealer {
 struct Keys {
     chain: Chain,
     generation: u64,
-    before: Option<LessSafeKey>,
-    now: LessSafeKey,
-    after: LessSafeKey,
+    before: Option<Cipher>,
+    now: Cipher,
+    after: Cipher,
 }
 
 /// Checks what the other end sent.
@@ -201,7 +195,7 @@ impl Opener {
         let (head, rest) = datagram.split_at(DATAGRAM_HEADER_LEN);
         let (sealed, tag) = rest.split_at(rest.len() - TAG_LEN);
         let opened = key
-            .open_separate_gather(nonce(sequence), Aad::from(head), sealed, tag, out)
+            .open_into(nonce(sequence), head, sealed, tag, out)
             .is_ok();
         if opened && ahead {
             keys.generation = generation;
