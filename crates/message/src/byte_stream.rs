@@ -296,7 +296,7 @@ impl ByteStream {
     /// Ends writing: the peer reads to the end of what was written. Reading goes on. Further calls do nothing.
     ///
     /// # Errors
-    /// As [`write`](Self::write).
+    /// As [`read`](Self::read). That the peer reads nothing more is none, as with TCP: there is nothing left to say to it.
     pub fn shutdown(&self) -> io::Result<()> {
         let until = until(self.limits.lock().write);
         self.shutdown_until(until).map_err(MessageError::into_io)
@@ -311,10 +311,10 @@ impl ByteStream {
     }
 
     /// Ends writing, and waits until the peer's host has all that was written. For programs that are about to exit: what
-    /// is on its way is lost with them.
+    /// is on its way is lost with them. Whether the program there has read it only an answer of that program can say.
     ///
     /// # Errors
-    /// As [`write`](Self::write).
+    /// As [`shutdown`](Self::shutdown).
     pub fn close(self) -> io::Result<()> {
         let until = until(self.limits.lock().write);
         self.finish_until(until).map_err(MessageError::into_io)
@@ -323,7 +323,7 @@ impl ByteStream {
     /// Ends writing, and waits until the peer's host has all that was written, at most until then; `None` for no limit. Reading goes on.
     ///
     /// # Errors
-    /// [`MessageError::Deadline`]: it may be called again. Else as [`write`](Self::write).
+    /// [`MessageError::Deadline`]: it may be called again. Else as [`shutdown`](Self::shutdown).
     pub fn finish_until(&self, deadline: Option<Instant>) -> Result<(), MessageError> {
         self.shutdown_until(deadline)?;
         let shared = self.hold.shared();

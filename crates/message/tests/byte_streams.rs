@@ -265,6 +265,11 @@ fn ends_that_leave_are_noticed() {
     };
     assert_eq!(error.kind(), ErrorKind::BrokenPipe);
     assert_eq!(own.read(&mut [0; 9]).unwrap(), 0, "its end");
+    // To end is no error, as with TCP.
+    own.shutdown().unwrap();
+    own.finish_until(Instant::now().checked_add(PATIENCE))
+        .unwrap();
+    own.close().unwrap();
 
     let own = patient(near.open(b"").unwrap());
     own.write(b"lost with it").unwrap();

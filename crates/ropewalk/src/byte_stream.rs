@@ -211,7 +211,7 @@ impl ByteStream {
     /// As [`shutdown`](Self::shutdown), at most so long: whether it is done, for which no other thread may be writing.
     ///
     /// # Errors
-    /// As [`write_for`](Self::write_for).
+    /// As [`read_for`](Self::read_for).
     pub fn shutdown_for(&self, most: Duration) -> Result<bool, Error> {
         let until = Instant::now().checked_add(most);
         let ended = unless_late(self.0.stream().shutdown_until(until))?;
@@ -221,7 +221,7 @@ impl ByteStream {
     /// As [`close`](Self::close), at most so long, and reading goes on: whether the peer's host has everything.
     ///
     /// # Errors
-    /// As [`write_for`](Self::write_for).
+    /// As [`read_for`](Self::read_for).
     pub fn finish_for(&self, most: Duration) -> Result<bool, Error> {
         let until = Instant::now().checked_add(most);
         let finished = unless_late(self.0.stream().finish_until(until))?;
@@ -231,7 +231,8 @@ impl ByteStream {
     /// Ends writing: the peer reads to the end. Reading goes on.
     ///
     /// # Errors
-    /// `TimedOut`, `ConnectionReset` when the peer gave it up, `ConnectionAborted` when no rail works any more.
+    /// `TimedOut`, `ConnectionReset` when the peer gave it up, `ConnectionAborted` when no rail works any more. That the peer reads
+    /// nothing more is none.
     pub fn shutdown(&self) -> io::Result<()> {
         self.0.stream().shutdown()
     }

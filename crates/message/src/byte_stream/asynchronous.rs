@@ -107,7 +107,8 @@ impl AsyncByteStream {
         written.map_err(MessageError::into_io)
     }
 
-    /// Ends writing, as [`ByteStream::shutdown`]; waits only while the socket has more than a thousand messages on their way.
+    /// Ends writing, as [`ByteStream::shutdown`]; waits only while the socket has more than a thousand messages on their
+    /// way, or while a call of another thread that blocks is writing.
     ///
     /// # Errors
     /// As there.

@@ -57,6 +57,8 @@ pub(crate) struct Slot {
     readable: Condvar,
     /// One call at a time sends: held without waiting for credit by calls that do not wait.
     writing: Mutex<()>,
+    /// Tasks that found it held.
+    queued: Mutex<Vec<Waker>>,
     /// With the state.
     writable: Condvar,
     writers: Mutex<Vec<Waker>>,
@@ -71,6 +73,7 @@ impl Slot {
             inbox: Mutex::default(),
             readable: Condvar::new(),
             writing: Mutex::new(()),
+            queued: Mutex::default(),
             writable: Condvar::new(),
             writers: Mutex::default(),
             sent: AtomicU64::new(0),

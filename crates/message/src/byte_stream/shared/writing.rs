@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
 use parking_lot::MutexGuard;
@@ -41,15 +41,14 @@ impl Shared {
         &self,
         slot: &'s Slot,
         until: Option<Instant>,
-    ) -> Result<MutexGuard<'s, ()>, MessageError> {
+    ) -> Result<Writing<'s>, MessageError> {
         self.here()?;
-        match until {
-            Some(until) => slot
-                .writing
-                .try_lock_until(until)
-                .ok_or(MessageError::Deadline),
-            None => Ok(slot.writing.lock()),
-        }
+        let held = match until {
+            Some(until) => slot.writing.try_lock_until(until),
+            None => Some(slot.writing.lock()),
+        };
+        let held = held.ok_or(MessageError::Deadline)?;
+        Ok(Writing::new(slot, held))
     }
 
     pub fn write(
@@ -103,7 +102,10 @@ impl Shared {
             return Poll::Ready(Ok(0));
         }
         self.here()?;
-        let _one = slot.writing.lock();
+        // Another thread may hold it while it waits for credit.
+        let Some(_one) = Writing::poll(slot, context) else {
+            return Poll::Pending;
+        };
         let state = self.state.lock();
         let count = match self.allowed(&state, slot) {
             Ok(most @ 1..) => bytes.len().min(most).min(DATA_MAX),
@@ -233,6 +235,39 @@ impl Shared {
     }
 }
 
+/// The writing lock of a stream. Tasks that were refused it are woken when it is given back.
+struct Writing<'s> {
+    slot: &'s Slot,
+    held: Option<MutexGuard<'s, ()>>,
+}
+
+impl<'s> Writing<'s> {
+    fn new(slot: &'s Slot, held: MutexGuard<'s, ()>) -> Self {
+        Self {
+            slot,
+            held: Some(held),
+        }
+    }
+
+    /// The lock, if no other call has it; else the task is woken when that gives it back.
+    fn poll(slot: &'s Slot, context: &Context<'_>) -> Option<Self> {
+        let held = slot.writing.try_lock().or_else(|| {
+            add(&mut slot.queued.lock(), context.waker());
+            // It may have been given back before the task was there to be woken.
+            slot.writing.try_lock()
+        });
+        held.map(|held| Self::new(slot, held))
+    }
+}
+
+impl Drop for Writing<'_> {
+    fn drop(&mut self) {
+        self.held = None;
+        let due = std::mem::take(&mut *self.slot.queued.lock());
+        due.into_iter().for_each(Waker::wake);
+    }
+}
+
 enum Sent {
     Done,
     /// Too many messages are on their way.
@@ -244,4 +279,34 @@ fn frame_of(bytes: &[u8]) -> Vec<u8> {
     let mut frame = Header::new(Kind::Data, 0, 0).frame(bytes);
     frame[..HEADER_LEN].fill(0);
     frame
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+    use super::Writing;
+    use crate::{ByteStream, ByteStreamListener, Options, PolledByteStream};
+
+    /// A call that does not wait does not wait for another thread's either, which may wait for credit; once that ends there is news.
+    #[test]
+    fn calls_that_do_not_wait_pass_those_that_do() {
+        let options = Options::default();
+        let addresses = ["127.0.0.1:0".parse().unwrap()];
+        let listener = ByteStreamListener::bind(&addresses, &options).unwrap();
+        let near = ByteStream::connect(&listener.addresses(), &options).unwrap();
+        let _far = listener.accept().unwrap();
+        let near = PolledByteStream::new(near).unwrap();
+        let is_writable = || {
+            let mut one = [PollFd::new(&near, PollFlags::OUT)];
+            poll(&mut one, Some(&Timespec::default())).unwrap() == 1
+        };
+        let slot = &near.stream().slot;
+        let other = Writing::new(slot, slot.writing.lock());
+        assert_eq!(near.write_now(b"x").unwrap(), None);
+        assert!(!is_writable());
+        drop(other);
+        assert!(is_writable());
+        assert_eq!(near.write_now(b"x").unwrap(), Some(1));
+    }
 }
