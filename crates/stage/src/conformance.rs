@@ -266,7 +266,7 @@ fn run<const N: usize>(
                     outputs: vec![Outbound::new(link, "B on x".into(), sealed)],
                     datagrams: case.datagrams(vec![case.edge(number)], Vec::new(), fate),
                 },
-                ends: Ends::Source(Source::File(file, content.len() as u64)),
+                ends: Ends::Source(Source::file(file, content.len() as u64).unwrap()),
                 block: case.block,
             }
         }));

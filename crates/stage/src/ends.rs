@@ -11,6 +11,7 @@ use crate::error::StageError;
 use crate::parts::Parts;
 use crate::records::Dealing;
 use crate::setup::Ends;
+use crate::version::Version;
 
 /// Bytes that are written before they are synced, while more are written: what is left for the end is less than twice as much.
 const SYNC_EVERY: u64 = 256 << 20;
@@ -19,10 +20,10 @@ const SYNC_EVERY: u64 = 256 << 20;
 pub(crate) enum Source {
     /// Zeros, so many bytes.
     Zeros(u64),
-    /// The rest of a file.
-    File(File, u64),
-    /// Whole lines of a file.
-    Lines(Lines<File>),
+    /// The rest of a file, so many bytes, and what it was when it was opened.
+    File(File, u64, Version),
+    /// Whole lines of a file, and what it was.
+    Lines(Lines<File>, Version),
     /// Records of the files of a folder.
     Records(Box<Dealing>),
 }
@@ -45,7 +46,52 @@ fn reading(source: io::Error) -> StageError {
     }
 }
 
+fn shortened(missing: u64) -> StageError {
+    StageError::Shortened {
+        file: String::new(),
+        missing,
+    }
+}
+
+fn changed() -> StageError {
+    StageError::Changed {
+        file: String::new(),
+    }
+}
+
 impl Source {
+    /// A file that had so many bytes when the agent opened it.
+    pub fn file(file: File, length: u64) -> Result<Self, StageError> {
+        let version = Version::of(&file).map_err(reading)?;
+        match version.length == length {
+            true => Ok(Self::File(file, length, version)),
+            false => Err(changed()),
+        }
+    }
+
+    /// The same of a file of lines, with the end of the last line.
+    pub fn lines(file: File, length: u64) -> Result<Self, StageError> {
+        let version = Version::of(&file).map_err(reading)?;
+        match (version.length..=version.length + 1).contains(&length) {
+            true => Ok(Self::Lines(Lines::new(file, length), version)),
+            false => Err(changed()),
+        }
+    }
+
+    /// Whether its file is what it was; called when all of it has been read.
+    fn verify(&self) -> Result<(), StageError> {
+        let (file, version) = match self {
+            Self::File(file, _, version) => (file, version),
+            Self::Lines(lines, version) => (&lines.from, version),
+            // Each of its files is checked at its end.
+            Self::Zeros(_) | Self::Records(_) => return Ok(()),
+        };
+        match Version::of(file).map_err(reading)? == *version {
+            true => Ok(()),
+            false => Err(changed()),
+        }
+    }
+
     /// Fills a buffer, of which all but the last bytes (with lines: the last line) are used up.
     ///
     /// * `is_clean`: the buffer holds zeros where it was never written.
@@ -54,7 +100,10 @@ impl Source {
             return dealing.fill(buffer);
         }
         Ok(match self.fill_bytes(buffer, is_clean)? {
-            0 => Filled::End,
+            0 => {
+                self.verify()?;
+                Filled::End
+            }
             len => Filled::Block(len),
         })
     }
@@ -75,18 +124,18 @@ impl Source {
                 }
                 Ok(len)
             }
-            Self::File(file, left) => {
+            Self::File(file, left, _) => {
                 let missing = *left;
                 let len = take(left);
                 match file.read_exact(&mut buffer[..len]) {
                     Ok(()) => Ok(len),
                     Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
-                        Err(StageError::Shortened { missing })
+                        Err(shortened(missing))
                     }
                     Err(error) => Err(reading(error)),
                 }
             }
-            Self::Lines(lines) => lines.fill(buffer),
+            Self::Lines(lines, _) => lines.fill(buffer),
             Self::Records(_) => Ok(0),
         }
     }
@@ -125,7 +174,7 @@ impl<R: Read> Lines<R> {
                     buffer[have] = b'\n';
                     1
                 }
-                Ok(0) => return Err(StageError::Shortened { missing: self.left }),
+                Ok(0) => return Err(shortened(self.left)),
                 Ok(count) => count,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => 0,
                 Err(error) => return Err(reading(error)),
@@ -133,9 +182,9 @@ impl<R: Read> Lines<R> {
             have += count;
             self.left -= count as u64;
         }
-        // A file that has grown meanwhile goes on where its last line had no end.
-        if self.left == 0 && have > 0 {
-            buffer[have - 1] = b'\n';
+        // A file that has grown meanwhile goes on where its last line had no end; or its last byte was an end, and is none now.
+        if self.left == 0 && have > 0 && buffer[have - 1] != b'\n' {
+            return Err(changed());
         }
         let mut len = have;
         if self.left > 0 {
@@ -165,7 +214,8 @@ pub(crate) enum Sink {
 pub(crate) struct Appending {
     file: File,
     every: u64,
-    // Bytes that no sync covers yet.
+    // Bytes in all, and those that no sync covers yet.
+    written: u64,
     unsynced: u64,
     syncing: Option<Syncing>,
 }
@@ -185,10 +235,12 @@ fn syncing(source: io::Error) -> StageError {
 }
 
 impl Appending {
+    /// To an empty file.
     pub fn new(file: File) -> Self {
         Self {
             file,
             every: SYNC_EVERY,
+            written: 0,
             unsynced: 0,
             syncing: None,
         }
@@ -211,6 +263,25 @@ impl Appending {
         self.unsynced = 0;
         self.syncing = Some(Syncing { result, ended });
         Ok(())
+    }
+
+    /// Whether it holds what was written here and nothing else.
+    fn verify(&self) -> Result<(), StageError> {
+        let metadata = self.file.metadata();
+        let length = metadata.map_err(|source| StageError::File {
+            doing: "inspecting",
+            file: String::new(),
+            source,
+        })?;
+        let (length, written) = (length.len(), self.written);
+        match length == written {
+            true => Ok(()),
+            false => Err(StageError::NotAlone {
+                file: String::new(),
+                length,
+                written,
+            }),
+        }
     }
 
     /// Takes note of a sync that has ended.
@@ -259,6 +330,7 @@ impl Sink {
             file: String::new(),
             source,
         })?;
+        file.written += content.len() as u64;
         file.unsynced += content.len() as u64;
         match file.unsynced >= file.every {
             true => file.sync().map_err(syncing),
@@ -277,7 +349,11 @@ impl Sink {
         if file.unsynced > 0 {
             file.sync().map_err(syncing)?;
         }
-        Ok(file.unsynced == 0 && file.syncing.is_none())
+        let is_durable = file.unsynced == 0 && file.syncing.is_none();
+        if is_durable {
+            file.verify()?;
+        }
+        Ok(is_durable)
     }
 
     /// Readable once what goes on at its files has ended: a sync, or sorting.
@@ -301,6 +377,10 @@ pub(crate) fn records(ends: &Ends) -> (Account, u64, u64) {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Seek as _;
+    use std::os::unix::fs::FileExt as _;
+    use std::time::Duration;
+
     use super::*;
 
     fn blocks(text: &str, length: u64, longest: usize) -> Result<Vec<String>, StageError> {
@@ -329,7 +409,79 @@ mod tests {
             assert_eq!(blocks.concat(), "a\nb\n");
         }
         // One byte more is wanted than there was at the start, and another is there now.
-        assert_eq!(blocks("a\nbcd\n", 4, 100).unwrap(), ["a\nb\n"]);
+        let error = blocks("a\nbcd\n", 4, 100).unwrap_err();
+        assert!(matches!(error, StageError::Changed { .. }), "{error}");
+        // The last byte was an end of a line.
+        let error = blocks("a\nb", 3, 100).unwrap_err();
+        assert!(matches!(error, StageError::Changed { .. }), "{error}");
+    }
+
+    /// A file that is written to while it is read is an error, though its length is the same at the end; one that is only read is none.
+    #[test]
+    fn changes_are_noticed() {
+        type Make = fn(File, u64) -> Result<Source, StageError>;
+        for make in [Source::file as Make, Source::lines] {
+            for changes in [false, true] {
+                let mut file = tempfile::tempfile().unwrap();
+                file.write_all(&b"0123456\n".repeat(8)).unwrap();
+                file.rewind().unwrap();
+                let mut source = make(file.try_clone().unwrap(), 64).unwrap();
+                let mut buffer = [0; 16];
+                let first = source.fill(&mut buffer, false).unwrap();
+                assert!(matches!(first, Filled::Block(16)));
+                if changes {
+                    file.write_all_at(b"x", 60).unwrap();
+                    let modified = file.metadata().unwrap().modified().unwrap();
+                    file.set_modified(modified + Duration::from_secs(1))
+                        .unwrap();
+                }
+                let end = loop {
+                    match source.fill(&mut buffer, false) {
+                        Ok(Filled::Block(_)) => {}
+                        other => break other,
+                    }
+                };
+                match changes {
+                    true => assert!(matches!(end, Err(StageError::Changed { .. }))),
+                    false => assert!(matches!(end, Ok(Filled::End))),
+                }
+            }
+            // It has grown before it was read.
+            let file = tempfile::tempfile().unwrap();
+            file.set_len(66).unwrap();
+            assert!(make(file, 64).is_err());
+        }
+    }
+
+    /// What something else has written into the file of the last process, as a library to standard output, is found.
+    #[test]
+    fn foreign_bytes_are_found() {
+        for foreign in [&b""[..], b"warning\n"] {
+            let file = tempfile::tempfile().unwrap();
+            let mut other = file.try_clone().unwrap();
+            let mut sink = Sink::File(Appending::new(file));
+            sink.write(b"block").unwrap();
+            other.write_all(foreign).unwrap();
+            sink.write(b"block").unwrap();
+            let ended = loop {
+                match sink.finish() {
+                    Ok(false) => std::thread::yield_now(),
+                    ended => break ended,
+                }
+            };
+            match (foreign, ended) {
+                (b"", Ok(true)) => {}
+                (
+                    _,
+                    Err(StageError::NotAlone {
+                        length, written, ..
+                    }),
+                ) => {
+                    assert_eq!((length, written), (18, 10));
+                }
+                (_, other) => panic!("{other:?}"),
+            }
+        }
     }
 
     /// A line that fits no block is named by its offset; a file that was cut is an error.
@@ -345,7 +497,7 @@ mod tests {
         }
         let error = blocks("a\n", 9, 4).unwrap_err();
         assert!(
-            matches!(error, StageError::Shortened { missing: 7 }),
+            matches!(error, StageError::Shortened { missing: 7, .. }),
             "{error}"
         );
     }

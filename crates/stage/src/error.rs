@@ -94,8 +94,13 @@ pub enum StageError {
         source: std::io::Error,
     },
     /// The file has less than when the stream was opened.
-    #[error("the file ended {missing} bytes early; it must not change while it is read")]
+    #[error(
+        "{} ended {missing} bytes early; it must not change while it is read",
+        shown(file)
+    )]
     Shortened {
+        /// Its path; empty where it is not known.
+        file: String,
         /// What is missing.
         missing: u64,
     },
@@ -127,11 +132,24 @@ pub enum StageError {
         /// Its name in the folder.
         name: String,
     },
-    /// A file has another length than at its begin.
-    #[error("{name} has changed; it must not change while it is read")]
+    /// A file is not what it was when it was opened.
+    #[error("{} has changed; it must not change while it is read", shown(file))]
     Changed {
-        /// Its name in the folder.
-        name: String,
+        /// Its path, or its name in the folder; empty where it is not known.
+        file: String,
+    },
+    /// The file that this process writes has other bytes, too.
+    #[error(
+        "{} has {length} bytes, and {written} were written; something else has written to it",
+        shown(file)
+    )]
+    NotAlone {
+        /// Its path; empty where it is not known.
+        file: String,
+        /// What it has.
+        length: u64,
+        /// What it should have.
+        written: u64,
     },
     /// A record that fits no block.
     #[error(
@@ -187,15 +205,16 @@ fn shown(file: &str) -> &str {
 
 impl StageError {
     /// The same of the file with this path.
-    pub(crate) fn of_file(self, path: &[u8]) -> Self {
-        match self {
-            Self::File { doing, source, .. } => Self::File {
-                doing,
-                file: String::from_utf8_lossy(path).into_owned(),
-                source,
-            },
-            other => other,
+    pub(crate) fn of_file(mut self, path: &[u8]) -> Self {
+        if let Self::File { file, .. }
+        | Self::Shortened { file, .. }
+        | Self::Changed { file }
+        | Self::NotAlone { file, .. } = &mut self
+            && file.is_empty()
+        {
+            *file = String::from_utf8_lossy(path).into_owned();
         }
+        self
     }
 
     /// How the master weighs it against errors of other processes.
@@ -229,6 +248,11 @@ mod tests {
         let named = error("").of_file(b"/x/out").to_string();
         assert_eq!(named, format!("writing /x/out: {full}"));
         assert_eq!(error("").to_string(), format!("writing the file: {full}"));
+        let changed = |file: &str| StageError::Changed { file: file.into() };
+        let named = changed("").of_file(b"/x/in").to_string();
+        assert!(named.starts_with("/x/in has changed"), "{named}");
+        let named = changed("part").of_file(b"/x").to_string();
+        assert!(named.starts_with("part has changed"), "{named}");
         assert_eq!(
             StageError::Ended.of_file(b"/x").to_string(),
             StageError::Ended.to_string()

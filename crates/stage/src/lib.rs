@@ -37,6 +37,7 @@ mod shell;
 mod sort;
 #[cfg(test)]
 mod tests;
+mod version;
 
 pub use error::StageError;
 pub use program::{each_block, each_block_of};

@@ -10,6 +10,7 @@ use rustix::fs::{Advice, Dir, FileType, Mode, OFlags, fadvise, fstat, openat};
 
 use crate::ends::Filled;
 use crate::error::StageError;
+use crate::version::Version;
 
 /// Bytes that are read before other things have their turn.
 const STEP: usize = 1 << 20;
@@ -61,6 +62,7 @@ struct Reading {
     // Where the next record begins, and the length when it was opened.
     offset: u64,
     length: u64,
+    version: Version,
 }
 
 /// Records of all files of a folder.
@@ -207,9 +209,11 @@ impl Dealing {
             let len = self.record.len();
             if len == 0 {
                 // An added end of the last line counts.
-                if reading.offset < reading.length || reading.offset > reading.length + 1 {
+                let ends = reading.length..=reading.length + 1;
+                let version = Version::of(reading.from.get_ref()).map_err(failed)?;
+                if !ends.contains(&reading.offset) || version != reading.version {
                     return Err(StageError::Changed {
-                        name: reading.name.clone(),
+                        file: reading.name.clone(),
                     });
                 }
                 self.reading = None;
@@ -266,6 +270,7 @@ fn open(folder: &OwnedFd, name: &[u8]) -> Result<Reading, StageError> {
     // More is read ahead; best effort.
     let _ = fadvise(&file, 0, None, Advice::Sequential);
     Ok(Reading {
+        version: Version::of(&file).map_err(failed)?,
         from: BufReader::with_capacity(READ_LEN, file.into()),
         name: text,
         offset: 0,
@@ -275,7 +280,9 @@ fn open(folder: &OwnedFd, name: &[u8]) -> Result<Reading, StageError> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::FileExt as _;
     use std::path::Path;
+    use std::time::Duration;
 
     use ropewalk_proto::stage::shuffle::{Key, split};
 
@@ -348,6 +355,23 @@ mod tests {
             }
             assert!(dealing.take_has_read() && !dealing.take_has_read());
         }
+    }
+
+    /// A file that is written to while it is read is named, also where its length stays.
+    #[test]
+    fn changes_are_noticed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("f");
+        std::fs::write(&path, "0123\n".repeat(20)).unwrap();
+        let mut dealing = dealing(folder.path(), Records::Lines, 1, 64);
+        let mut buffer = [0; 64];
+        assert!(matches!(dealing.fill(&mut buffer), Ok(Filled::Block(_))));
+        let file = File::options().write(true).open(&path).unwrap();
+        file.write_all_at(b"x", 99).unwrap();
+        let later = file.metadata().unwrap().modified().unwrap() + Duration::from_secs(1);
+        file.set_modified(later).unwrap();
+        let error = blocks(&mut dealing).unwrap_err().to_string();
+        assert!(error.contains("f has changed"), "{error}");
     }
 
     /// Records that fit no block, or are cut, are named by file and offset, and what is no file by its name.

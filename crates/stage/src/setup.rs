@@ -36,7 +36,7 @@ use socket2::{Domain, SockRef};
 use crate::datagrams::{self, Datagrams, Edge};
 use crate::dial::{Connected, Dial};
 use crate::drive::{Drive, Edges};
-use crate::ends::{Appending, Lines, Sink, Source};
+use crate::ends::{Appending, Sink, Source};
 use crate::error::StageError;
 use crate::inbound::{Inbound, Sealed};
 use crate::link::Link;
@@ -163,11 +163,16 @@ fn end_with(agent: &Agent) -> std::io::Result<()> {
     builder.spawn(watch).map(drop)
 }
 
-/// Makes this process a rank of MPI.
+/// Makes this process a rank of MPI. Its file is another descriptor than standard output by then.
 fn become_rank(agent: &Agent, place: Place) -> Result<(), StageError> {
     end_with(agent).map_err(|source| StageError::System {
         doing: "starting a thread",
         source,
+    })?;
+    // Libraries of MPI write warnings to standard output, which is the file of this process.
+    rustix::stdio::dup2_stdout(std::io::stderr()).map_err(|errno| StageError::System {
+        doing: "connecting standard output with standard error",
+        source: errno.into(),
     })?;
     Ok(mpi::start(place)?)
 }
@@ -436,9 +441,9 @@ impl Plan {
                 Ends::Source(Source::Zeros(self.stream.length))
             }
             Role::Source if programs.iter().any(|program| program.lines) => {
-                Ends::Source(Source::Lines(Lines::new(file()?, self.stream.length)))
+                Ends::Source(Source::lines(file()?, self.stream.length)?)
             }
-            Role::Source => Ends::Source(Source::File(file()?, self.stream.length)),
+            Role::Source => Ends::Source(Source::file(file()?, self.stream.length)?),
             Role::Sink if self.stream.to.is_empty() => Ends::Sink(Sink::Null),
             Role::Sink => Ends::Sink(Sink::File(Appending::new(file()?))),
             Role::Relay | Role::Program => Ends::Relay,
