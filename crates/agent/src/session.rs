@@ -119,6 +119,7 @@ pub(crate) async fn converse<S>(
         transfer: None,
         finishing: None,
         stream: None,
+        ending: None,
         forward: None,
         probing: None,
         at_work: None,
@@ -143,6 +144,13 @@ pub(crate) async fn converse<S>(
             finished = finished(&mut session.finishing) => {
                 session.finishing = None;
                 session.send(from_agent::Body::Finished(finished));
+                session.ended = true;
+                continue;
+            }
+            finished = stream_finished(&mut session.ending) => {
+                session.ending = None;
+                session.end_stream();
+                session.send(from_agent::Body::StreamFinished(finished));
                 session.ended = true;
                 continue;
             }
@@ -253,6 +261,19 @@ async fn finished(
     }
 }
 
+/// As [`finished`], of a stream.
+async fn stream_finished(
+    ending: &mut Option<JoinHandle<control::StreamFinished>>,
+) -> control::StreamFinished {
+    let Some(work) = ending else {
+        return std::future::pending().await;
+    };
+    // Whether its file has its name is not known then.
+    work.await.unwrap_or_else(|_| control::StreamFinished {
+        error: FAILED_THREAD.into(),
+    })
+}
+
 /// Statuses with this pause, the first one after it: until then there is nothing to tell.
 fn every(pause: Duration) -> tokio::time::Interval {
     let mut beat = tokio::time::interval_at(tokio::time::Instant::now() + pause, pause);
@@ -274,6 +295,8 @@ struct Session {
     finishing: Option<(Arc<Transfer>, JoinHandle<control::Finished>)>,
     // Instead of a transfer.
     stream: Option<Arc<Stream>>,
+    // Of the stream that there is.
+    ending: Option<JoinHandle<control::StreamFinished>>,
     forward: Option<Arc<Forward>>,
     outbox: mpsc::UnboundedSender<FromAgent>,
     examining: Arc<Examining>,
@@ -431,15 +454,13 @@ impl Session {
                 }
             }
             Some(to_agent::Body::StreamStart(start)) => {
-                if let Some(stream) = &self.stream {
+                if let (Some(stream), None) = (&self.stream, &self.ending) {
                     stream.start(&start);
                 }
             }
             Some(to_agent::Body::StreamFinish(finish)) => {
-                if let Some(finished) = self.finish_stream(finish.commit).await {
-                    self.send(from_agent::Body::StreamFinished(finished));
-                }
-                self.ended = true;
+                self.finish_stream(finish.commit);
+                self.ended |= self.ending.is_none();
             }
             Some(to_agent::Body::ForwardOpen(open)) => {
                 if !self.has_work() {
@@ -689,21 +710,27 @@ impl Session {
         }
     }
 
-    async fn finish_stream(&mut self, commit: bool) -> Option<control::StreamFinished> {
-        let stream = self.stream.take()?;
-        let (shared, ending) = (&self.shared, stream.clone());
-        shared
-            .host
-            .log
-            .say(|| format!("{}: stream ends", self.caller));
-        let work = tokio::task::spawn_blocking(move || ending.finish(commit));
-        let finished = work.await.unwrap_or_default();
+    /// Begins to end the stream, if there is one; the first order counts.
+    fn finish_stream(&mut self, commit: bool) {
+        let (Some(stream), None) = (&self.stream, &self.ending) else {
+            return;
+        };
+        let (log, ending) = (&self.shared.host.log, stream.clone());
+        log.say(|| format!("{}: stream ends", self.caller));
+        self.ending = Some(tokio::task::spawn_blocking(move || ending.finish(commit)));
+    }
+
+    /// The stream has ended.
+    fn end_stream(&mut self) {
+        let Some(stream) = self.stream.take() else {
+            return;
+        };
+        let shared = &self.shared;
         shared.host.counts.change(|totals| {
             if shared.streams.lock().remove(&stream.id).is_some() {
                 totals.moved.add(stream.moved());
             }
         });
-        Some(finished)
     }
 
     fn status(&self) -> Option<FromAgent> {
@@ -725,7 +752,12 @@ impl Session {
         if let Some((_, work)) = self.finishing.take() {
             let _ = work.await;
         }
-        self.finish_stream(false).await;
+        self.finish_stream(false);
+        if self.ending.is_some() {
+            stream_finished(&mut self.ending).await;
+            self.ending = None;
+            self.end_stream();
+        }
         if let Some(forward) = self.forward.take() {
             let (shared, caller) = (self.shared.clone(), self.caller.clone());
             tokio::spawn(forward::outlast(forward, shared, caller));

@@ -33,6 +33,7 @@ use ropewalk_proto::control::{
     StreamStart, StreamStatus, TransferKind, TransferStatus, from_agent, from_stage, to_stage,
 };
 use ropewalk_proto::stage::group_name;
+use ropewalk_store::StoreError;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::sync::mpsc::UnboundedSender;
@@ -162,6 +163,7 @@ impl Stream {
                 .map(|(address, _)| address.to_string())
                 .collect(),
             length: open.length,
+            source: files.known_as,
         };
         Ok((stream, opened))
     }
@@ -350,6 +352,13 @@ impl Stream {
         }
     }
 
+    /// Whether what the last process wrote can get its name, as far as that is known before any node gives one.
+    fn check(&self, group: u32) -> Option<Result<(), StoreError>> {
+        let is_last = group as usize + 1 == self.processes.len();
+        let output = self.output.lock();
+        output.as_ref().filter(|_| is_last).map(Output::check)
+    }
+
     fn kill(&self) {
         for process in &self.processes {
             process.kill();
@@ -421,6 +430,9 @@ impl Stream {
                     body: Some(from_stage::Body::Status(status)),
                 })) => {
                     let has_ended = status.ended;
+                    if has_ended && let Some(Err(error)) = self.check(group) {
+                        self.fail(group, StageCause::Process, error.to_string());
+                    }
                     self.statuses
                         .lock()
                         .insert(group, StageStatus { group, ..status });

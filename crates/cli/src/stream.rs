@@ -110,8 +110,9 @@ pub(crate) struct StreamArgs {
 const EXAMPLES: &str = "\
 One process of each group runs on each host. Each process merges what arrives at random and deals it
 at random (or by key: the first 16 bytes of a block) to the next group on all hosts. Memory is bounded:
-the slowest process slows all before it. Every block is checked by each process that it passes, and \
-at the end the accounts of all groups have to be equal: else the exit status is 1.
+the slowest process slows all before it. Every block is checked where it arrives over a network
+and where it is used, and at the end the accounts of all groups have to be equal: else the exit
+status is 1.
 
 Examples:
   ropewalk stream localhost localhost --groups 4

@@ -307,14 +307,16 @@ fn running_agents_take_part() {
     let place = Place::new();
     place.make_token();
     std::fs::create_dir(place.path("data")).unwrap();
-    std::fs::write(place.path("data/in"), bytes(1 << 20, 1)).unwrap();
+    for (name, seed) in [("data/in1", 1), ("data/in2", 2)] {
+        std::fs::write(place.path(name), bytes(1 << 20, seed)).unwrap();
+    }
     std::fs::write(place.path("secret"), "x").unwrap();
     let agent = place.agent(&place.path("data"));
     let host = format!("127.0.0.1:{}", agent.port);
     let stream = |words: &[&str]| {
         place.run(&[&["stream", "--json", host.as_str(), "localhost"], words].concat())
     };
-    let (from, to) = (place.text("data/in"), place.text("data/out{node}"));
+    let (from, to) = (place.text("data/in{node}"), place.text("data/out{node}"));
     let report = stream(&["--from", &from, "--to", &to])
         .assert_status(0)
         .report();

@@ -148,7 +148,7 @@ fn a_program_that_never_reads_is_named() {
         ];
         let error = place.run(&words).assert_status(1).error();
         assert!(
-            error.starts_with("B: no block has moved for 4 s"),
+            error.starts_with("B on localhost: no block has moved for 4 s"),
             "{error}"
         );
         wait_for("the program to end", || {
@@ -242,6 +242,20 @@ fn one_file_under_two_names_is_refused() {
     ];
     place.run(&words).assert_status(0);
     assert_eq!(std::fs::read_dir(place.path("d")).unwrap().count(), 2);
+}
+
+/// One file under two names is not read twice: all of it would arrive twice.
+#[test]
+fn one_source_under_two_names_is_refused() {
+    let place = Place::new();
+    std::fs::write(place.path("in1"), "text").unwrap();
+    std::fs::hard_link(place.path("in1"), place.path("in2")).unwrap();
+    let error = refused(&place, &["--from", "in{node}", "--to", "out{node}"]);
+    assert!(
+        error.contains("/in1 on localhost 1") && error.contains("/in2 on localhost 2"),
+        "{error}"
+    );
+    assert_eq!(std::fs::read_dir(place.dir.path()).unwrap().count(), 2);
 }
 
 /// Blocks that lie unread in a program's standard input when it ends were not processed, though its status is 0.

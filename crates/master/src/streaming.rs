@@ -68,7 +68,7 @@ pub struct StageProgram {
 /// What happens while a stream runs.
 #[derive(Clone, Debug)]
 pub enum StreamEvent {
-    /// A node is reached, or awaited.
+    /// A node is reached, or awaited; or a note.
     Reaching(Event),
     /// Blocks begin to move.
     Started {
@@ -245,6 +245,7 @@ impl Driver {
                             self.send(node, to_agent::Body::StreamFinish(StreamFinish { commit }));
                         }
                     }
+                    Action::Note { group, node } => self.note(group, node),
                     Action::End => return,
                 }
             }
@@ -293,6 +294,19 @@ impl Driver {
         });
     }
 
+    /// Says what a stream waits for that does not fail.
+    fn note(&self, group: u32, node: u32) {
+        let (group, name) = (group_name(group), &self.request.nodes[node as usize].name);
+        let message = format!(
+            "{group} on {name}: no block has moved for a minute while it makes what it wrote durable, or sorts it; the stream waits for its disk without a limit"
+        );
+        let seconds = self
+            .moving
+            .map_or(0.0, |moving| moving.elapsed().as_secs_f64());
+        let note = Event::Note { seconds, message };
+        let _ = self.events.send(StreamEvent::Reaching(note));
+    }
+
     fn fail(&mut self, cause: Cause, node: Option<u32>, group: Option<u32>, message: String) {
         let failure = Failure {
             cause,
@@ -319,7 +333,12 @@ impl Driver {
         match message.body {
             Some(from_agent::Body::StreamOpened(opened)) => {
                 let length = opened.length;
+                let other = read_twice(&self.opened, &opened);
                 self.opened[node as usize] = Some(opened);
+                if let Some(other) = other {
+                    let message = twice([other, node].map(|at| &self.request.nodes[at as usize]));
+                    self.fail(Cause::Refused, None, None, message);
+                }
                 self.run.handle_opened(self.now(), node, length);
             }
             Some(from_agent::Body::StreamStatus(status)) => {
@@ -354,6 +373,45 @@ impl Driver {
         let stages = self.run.stages(self.request.groups);
         let seconds = moving.elapsed().as_secs_f64();
         let _ = self.events.send(StreamEvent::Progress { seconds, stages });
+    }
+}
+
+/// A node that reads what another one opens now.
+fn read_twice(opened: &[Option<StreamOpened>], now: &StreamOpened) -> Option<u32> {
+    let is_same = |other: &StreamOpened| !now.source.is_empty() && other.source == now.source;
+    let mut opened = (0u32..).zip(opened);
+    opened
+        .find(|(_, other)| other.as_ref().is_some_and(is_same))
+        .map(|(node, _)| node)
+}
+
+/// Why two nodes do not read one thing.
+fn twice(nodes: [&NodeRequest; 2]) -> String {
+    let [one, other] = nodes.map(|node| {
+        let object = node.sources.first().map(|source| &source.object);
+        let path = match object {
+            Some(Object::Path(path)) => String::from_utf8_lossy(path),
+            _ => "what it reads".into(),
+        };
+        format!("{path} on {}", node.name)
+    });
+    format!(
+        "{one} is the same as {other}, and all of it would be sent twice; name one of the two hosts, or put {{node}} into --from, which is the node's number"
+    )
+}
+
+/// Of a stream that failed while files got their names: which have theirs.
+fn named(run: &Run, nodes: &[NodeRequest]) -> String {
+    let committed = run.committed().into_iter();
+    let committed = committed.filter_map(|node| nodes.get(node as usize));
+    let names = committed.filter(|node| !node.sinks.is_empty());
+    let names: Vec<&str> = names.map(|node| node.name.as_str()).collect();
+    match names.as_slice() {
+        [] => String::new(),
+        names => format!(
+            "; what was written has its name already on {}",
+            names.join(", ")
+        ),
     }
 }
 
@@ -434,7 +492,9 @@ fn report(
     StreamReport {
         stream: Some(id.to_string()),
         outcome,
-        error: run.failure().map(|failure| sentence(failure, &names)),
+        error: run
+            .failure()
+            .map(|failure| sentence(failure, &names) + &named(run, &request.nodes)),
         error_kind: kind,
         seconds: began.elapsed().as_secs_f64(),
         start_seconds: moving
@@ -455,5 +515,68 @@ fn report(
             .shuffle
             .map(|shuffle| run.shuffled(shuffle.partitions)),
         stages,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::request::ObjectRequest;
+
+    fn node(name: &str) -> NodeRequest {
+        let objects = |path: String| {
+            vec![ObjectRequest {
+                object: Object::Path(path.into_bytes()),
+                rows: Vec::new(),
+                destination: None,
+                make_folder: false,
+            }]
+        };
+        NodeRequest {
+            sources: objects(format!("/in/{name}")),
+            sinks: objects("/out".into()),
+            ..NodeRequest::without_part(name, Reach::Local)
+        }
+    }
+
+    /// Two nodes that read one thing are found and both named; what is not known is no such thing.
+    #[test]
+    fn sources_are_read_once() {
+        let opened = |source: &str| StreamOpened {
+            source: source.into(),
+            ..StreamOpened::default()
+        };
+        let before = [None, Some(opened("a")), Some(opened("")), None];
+        assert_eq!(read_twice(&before, &opened("a")), Some(1));
+        assert_eq!(read_twice(&before, &opened("b")), None);
+        assert_eq!(read_twice(&before, &opened("")), None);
+        let text = twice([&node("n1"), &node("n2")]);
+        assert!(
+            text.contains("/in/n1 on n1") && text.contains("/in/n2 on n2"),
+            "{text}"
+        );
+    }
+
+    /// An error while files get their names says which have theirs.
+    #[test]
+    fn names_that_were_given_are_said() {
+        let (now, nodes) = (time::Instant::ZERO, ["n1", "n2", "n3"].map(node));
+        let mut run = Run::new(3, 2, vec![0], Nanos::from_secs(60), now);
+        for node in 0..3 {
+            run.handle_opened(now, node, 0);
+        }
+        for (node, group) in (0..3).flat_map(|node| [(node, 0), (node, 1)]) {
+            let ended = Progress {
+                has_ended: true,
+                ..Progress::default()
+            };
+            run.handle_progress(now, node, group, ended);
+        }
+        assert_eq!(run.poll(now), Some(Action::Finish { commit: true }));
+        for (node, error) in [(0, None), (1, Some("in the way".to_owned())), (2, None)] {
+            run.handle_finished(now, node, error);
+        }
+        let text = named(&run, &nodes);
+        assert!(text.ends_with("already on n1, n3"), "{text}");
     }
 }

@@ -93,6 +93,25 @@ impl AppendedFile {
         Ok((sink, file))
     }
 
+    /// Whether [`AppendedFile::commit`] would find the path as it was.
+    ///
+    /// # Errors
+    /// [`StoreError::ReplacedMeanwhile`] when something else is at the path than before, or what the system reported.
+    pub fn check(&self) -> Result<(), StoreError> {
+        self.replaced().map(drop)
+    }
+
+    /// What the file replaces; an error where that is something else than before.
+    fn replaced(&self) -> Result<Option<Stat>, StoreError> {
+        let replaced = standing(&self.parent, &self.name, &self.path)?;
+        match replaced.as_ref().map(Standing::of) == self.before {
+            true => Ok(replaced),
+            false => Err(StoreError::ReplacedMeanwhile {
+                path: self.path.clone(),
+            }),
+        }
+    }
+
     /// Gives it its name and the mode of the file that it replaces, else that of a new file. Its bytes must be synced.
     ///
     /// # Errors
@@ -101,13 +120,7 @@ impl AppendedFile {
     pub fn commit(mut self) -> Result<(), StoreError> {
         let path = self.path.clone();
         let failed = |operation| move |errno| StoreError::from_errno(operation, path, errno);
-        let replaced = standing(&self.parent, &self.name, &self.path)?;
-        if replaced.map(|stat| Standing::of(&stat)) != self.before {
-            return Err(StoreError::ReplacedMeanwhile {
-                path: self.path.clone(),
-            });
-        }
-        let replaced = replaced.filter(is_file);
+        let replaced = self.replaced()?.filter(is_file);
         let mode = replaced.map_or_else(|| 0o666 & !sys::umask(), |stat| stat.st_mode & 0o777);
         rustix::fs::fchmod(&self.file, Mode::from_raw_mode(mode))
             .and_then(|()| rustix::fs::fsync(&self.file))
@@ -237,7 +250,13 @@ mod tests {
                 sink
             };
             let (one, other) = (create(b"one", "1"), create(b"other", "2"));
+            other.check().unwrap();
             one.commit().unwrap();
+            let foreseen = other.check().unwrap_err();
+            assert!(
+                matches!(foreseen, StoreError::ReplacedMeanwhile { .. }),
+                "{foreseen}"
+            );
             let refused = other.commit().unwrap_err();
             assert!(
                 matches!(refused, StoreError::ReplacedMeanwhile { .. }),

@@ -56,6 +56,17 @@ const INODES_CHANGE: [FileSystem; 7] = [
     FileSystem(0x0102_1997), // 9P
 ];
 
+/// Several hosts may see one, with the same numbers and times of files.
+const SHARED: [FileSystem; 7] = [
+    FileSystem(0x0000_6969), // NFS
+    FileSystem(0x0bd0_0bd0), // Lustre
+    FileSystem(0x00c3_6400), // Ceph
+    FileSystem(0x4750_4653), // GPFS
+    FileSystem(0x1983_0326), // BeeGFS
+    FileSystem(0x0116_1970), // GFS2
+    FileSystem(0x7461_636f), // OCFS2
+];
+
 /// Whether all hosts that see an open file know of its locks (`flock`), by how it is mounted here. False where that is not known.
 pub(crate) fn has_common_locks(file: impl AsFd) -> bool {
     let Ok(stat) = fs::fstat(file) else {
@@ -129,6 +140,11 @@ impl FileSystem {
     /// Whether modes may be those of the mount, and the same for all files.
     pub(crate) fn may_fix_modes(self) -> bool {
         INODES_CHANGE.contains(&self)
+    }
+
+    /// Whether other hosts may see it, with the same numbers and times of files.
+    pub(crate) fn may_be_shared(self) -> bool {
+        SHARED.contains(&self)
     }
 
     /// Whether all files have the owner of the mount.

@@ -1,6 +1,7 @@
 //! Which version of a file is there, and whether it is one that can be a source.
 
 use std::fs::File;
+use std::os::fd::AsFd;
 use std::path::Path;
 
 use rustix::fs::{FileType, Mode, OFlags, Stat};
@@ -56,6 +57,28 @@ pub fn file_number(path: &Path) -> Option<(u64, Identity)> {
     let stat = rustix::fs::lstat(path).ok()?;
     let is_file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
     is_file.then(|| (stat.st_ino, Identity::of(&stat)))
+}
+
+/// By what other processes know an open file or folder, whatever path leads them to it; empty where nothing is sure.
+///
+/// On this host: by its file system and number. On file systems that several hosts see: by its number, length and times, which no two
+/// files of different servers share.
+#[must_use]
+pub fn known_as(file: impl AsFd) -> Vec<u8> {
+    let Ok(stat) = rustix::fs::fstat(&file) else {
+        return Vec::new();
+    };
+    if FileSystem::of(&file).is_some_and(FileSystem::may_be_shared) {
+        let modified = (stat.st_mtime, stat.st_mtime_nsec);
+        let changed = (stat.st_ctime, stat.st_ctime_nsec);
+        let (inode, len) = (stat.st_ino, stat.st_size);
+        return format!("shared {inode} {len} {modified:?} {changed:?}").into_bytes();
+    }
+    // The same in all containers of the host.
+    match std::fs::read_to_string("/proc/sys/kernel/random/boot_id") {
+        Ok(host) => format!("{} {} {}", host.trim(), stat.st_dev, stat.st_ino).into_bytes(),
+        Err(_) => Vec::new(),
+    }
 }
 
 /// Opens a file that is to be read from its begin to its end; also gives its length. Never waits for a writer.

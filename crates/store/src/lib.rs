@@ -56,7 +56,7 @@ pub use file_sink::{FileSink, Origin, SinkFile, check_replaceable};
 pub use file_source::FileSource;
 pub use filter::{BadPattern, Filter, FilterRule};
 pub use home::from_home;
-pub use identity::{Identity, file_number, identity, open_whole};
+pub use identity::{Identity, file_number, identity, known_as, open_whole};
 pub use manifest::{
     Attribute, COMPONENT_LEN_MAX, Device, Entry, EntryKind, FileList, Keep, Kept, LeftOut,
     MODE_OF_NONE, Manifest, ManifestError, Owner, PATH_LEN_MAX, Scan, Scanning, Special,

@@ -37,15 +37,7 @@ impl NewFolder {
     /// [`StoreError::NotNew`] when something is at the path, [`StoreError::ParentMissing`], or what the system reported.
     pub fn create(path: &Path, id: &str) -> Result<(Self, File), StoreError> {
         let (parent, _, name) = open_parent(path)?;
-        match sys::stat_entry(parent.as_fd(), &name) {
-            Err(Errno::NOENT) => {}
-            Ok(_) => {
-                return Err(StoreError::NotNew {
-                    path: path.to_owned(),
-                });
-            }
-            Err(errno) => return Err(StoreError::from_errno(Operation::Inspect, path, errno)),
-        }
+        check_new(&parent, &name, path)?;
         let staged = Staged::new(&name, id, KIND)?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY;
         staged.sweep(&parent, flags);
@@ -75,6 +67,14 @@ impl NewFolder {
         Ok((sink, folder.into()))
     }
 
+    /// Whether nothing has the name by now.
+    ///
+    /// # Errors
+    /// [`StoreError::NotNew`], or what the system reported.
+    pub fn check(&self) -> Result<(), StoreError> {
+        check_new(&self.parent, &self.name, &self.path)
+    }
+
     /// Gives it its name and the mode of a new folder. Its files must be synced.
     ///
     /// # Errors
@@ -97,6 +97,16 @@ impl NewFolder {
         }
         self.has_name = true;
         sys::sync_folder(&self.parent).map_err(failed(Operation::Sync))
+    }
+}
+
+fn check_new(parent: &OwnedFd, name: &[u8], path: &Path) -> Result<(), StoreError> {
+    match sys::stat_entry(parent.as_fd(), name) {
+        Err(Errno::NOENT) => Ok(()),
+        Ok(_) => Err(StoreError::NotNew {
+            path: path.to_owned(),
+        }),
+        Err(errno) => Err(StoreError::from_errno(Operation::Inspect, path, errno)),
     }
 }
 

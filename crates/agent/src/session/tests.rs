@@ -301,3 +301,11 @@ fn looks_are_beside_the_connection() {
         master.leave().await;
     });
 }
+
+/// A thread that fails while it ends a stream is an error to the master.
+#[tokio::test]
+async fn a_panic_at_the_end_of_a_stream_is_an_error() {
+    let failing = || -> control::StreamFinished { panic!("meant") };
+    let mut ending = Some(tokio::task::spawn_blocking(failing));
+    assert_eq!(stream_finished(&mut ending).await.error, FAILED_THREAD);
+}

@@ -83,6 +83,8 @@ pub(super) fn check(open: &StreamOpen, runs_programs: bool) -> Result<(), AgentE
 pub(super) struct Files {
     /// What the first process reads.
     pub source: Option<File>,
+    /// By what other nodes know that, empty where nothing is read.
+    pub known_as: Vec<u8>,
     /// Bytes that it deals.
     pub length: u64,
     /// What the last process writes.
@@ -99,6 +101,14 @@ pub(super) enum Output {
 }
 
 impl Output {
+    /// Whether it could get its name now.
+    pub fn check(&self) -> Result<(), StoreError> {
+        match self {
+            Self::File(file) => file.check(),
+            Self::Folder(folder) => folder.check(),
+        }
+    }
+
     /// Gives it its name.
     pub fn commit(self) -> Result<(), StoreError> {
         match self {
@@ -112,6 +122,7 @@ impl Files {
     pub fn open(open: &StreamOpen, roots: &Roots) -> Result<Self, AgentError> {
         let mut files = Self {
             source: None,
+            known_as: Vec::new(),
             length: open.length,
             sink: None,
             output: None,
@@ -130,6 +141,11 @@ impl Files {
             let is_cut = is_lines && length > 0 && !ends_with_line(&file, length)?;
             (files.source, files.length) = (Some(file), length + u64::from(is_cut));
         }
+        files.known_as = files
+            .source
+            .as_ref()
+            .map(ropewalk_store::known_as)
+            .unwrap_or_default();
         if !open.to.is_empty() {
             let path = roots.resolve_write(path_of(&open.to))?;
             let id: String = open

@@ -61,6 +61,20 @@ impl Bench {
         );
         opened.map(|(stream, _)| stream)
     }
+
+    /// As what a node says that it reads.
+    fn source(&self, node: u32, name: &str) -> Vec<u8> {
+        let shared = &self.agent.shared;
+        let open = StreamOpen {
+            from: self.path(name).into_os_string().into_encoded_bytes(),
+            ..part(node)
+        };
+        let (outbox, _) = mpsc::unbounded_channel();
+        let opened = Stream::open(open, shared.stages.as_ref(), &shared.host, outbox, None);
+        let (stream, opened) = opened.unwrap();
+        stream.finish(false);
+        opened.source
+    }
 }
 
 fn part(node: u32) -> StreamOpen {
@@ -217,6 +231,37 @@ fn one_file_has_one_writer() {
         stream.finish(false);
     }
     assert_eq!((count(), named("stageclaim")), (0, 0));
+}
+
+/// Two nodes that would read one file say the same of it, whatever they call it, and something else of two files.
+#[test]
+fn one_source_is_known_by_all_names() {
+    let bench = Bench::new("stagesource");
+    std::fs::write(bench.path("in1"), "text").unwrap();
+    std::fs::write(bench.path("in2"), "text").unwrap();
+    std::fs::hard_link(bench.path("in1"), bench.path("in3")).unwrap();
+    std::os::unix::fs::symlink("in1", bench.path("in4")).unwrap();
+    let source = |node, name| bench.source(node, name);
+    let first = source(0, "in1");
+    assert!(!first.is_empty());
+    assert_ne!(source(1, "in2"), first);
+    assert_eq!([source(1, "in3"), source(2, "in4")], [first.clone(), first]);
+}
+
+/// What something else has put in the place of the output is found before any node gives a name.
+#[test]
+fn taken_names_are_foreseen() {
+    let bench = Bench::new("stagetaken");
+    let open = StreamOpen {
+        to: bench.path("out").into_os_string().into_encoded_bytes(),
+        ..part(0)
+    };
+    let stream = bench.open(&open).unwrap();
+    assert!(matches!(stream.check(1), Some(Ok(()))));
+    assert!(stream.check(0).is_none(), "A writes nothing");
+    std::fs::write(bench.path("out"), "other").unwrap();
+    assert!(matches!(stream.check(1), Some(Err(_))));
+    stream.finish(false);
 }
 
 /// A master that opens a second stream on its connection is refused; the first one stays the only one.

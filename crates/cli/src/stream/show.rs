@@ -98,7 +98,9 @@ impl Show {
         }
         match event {
             StreamEvent::Progress { seconds, stages } => self.progress(*seconds, stages),
-            StreamEvent::Reaching(Event::Uploaded { message, .. }) => {
+            StreamEvent::Reaching(
+                Event::Uploaded { message, .. } | Event::Note { message, .. },
+            ) => {
                 let _ = writeln!(std::io::stderr().lock(), "note: {}", escape::line(message));
             }
             StreamEvent::Reaching(_) | StreamEvent::Started { .. } => {}

@@ -1791,6 +1791,9 @@ pub struct StreamOpened {
     /// bytes that the first process has
     #[prost(uint64, tag = "3")]
     pub length: u64,
+    /// what it reads, the same for all nodes that would read it; empty where that is not known
+    #[prost(bytes = "vec", tag = "4")]
+    pub source: ::prost::alloc::vec::Vec<u8>,
 }
 /// The processes connect; blocks move.
 #[derive(Clone, PartialEq, ::prost::Message)]

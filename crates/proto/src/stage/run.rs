@@ -24,6 +24,9 @@ const DISCARD_TIMEOUT: Nanos = Nanos::from_secs(2);
 /// A node opens its part, and gives its file its name, within this time or the stall time, whichever is longer.
 const ANSWER_TIMEOUT: Nanos = Nanos::from_secs(30);
 
+/// A process that syncs for so long while no block moves is worth a note. It is no failure: disks have long queues.
+const SYNC_NOTE: Nanos = Nanos::from_secs(60);
+
 /// Why a stream fails. The later ones explain the earlier ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Cause {
@@ -106,6 +109,13 @@ pub enum Action {
         /// Which of the two.
         commit: bool,
     },
+    /// Say that no block has moved for a minute while this process syncs, or sorts, what it wrote.
+    Note {
+        /// Its group.
+        group: u32,
+        /// Its node.
+        node: u32,
+    },
     /// All is over.
     End,
 }
@@ -124,6 +134,8 @@ struct Node {
     // It will not answer any more.
     is_gone: bool,
     has_finished: bool,
+    // It has, with an error.
+    has_failed: bool,
     // Bytes that its first process has to deal.
     length: u64,
 }
@@ -138,6 +150,8 @@ pub struct Run {
     // By group, then node.
     progress: Vec<Progress>,
     phase: Phase,
+    // Nodes were asked to give files their names.
+    commits: bool,
     failure: Option<Failure>,
     // A failure's cause is waited for until then; or nodes that remove what they wrote.
     deadline: Option<Instant>,
@@ -146,6 +160,9 @@ pub struct Run {
     // Bytes of all processes, and when something last happened.
     moved: u64,
     moved_at: Instant,
+    // When a block last moved or a process ended, and whether it was said that none has since.
+    flowed_at: Instant,
+    is_noted: bool,
     // How long each process had worked then, and when it last said something new.
     worked: Vec<Nanos>,
     heard_at: Vec<Instant>,
@@ -162,6 +179,7 @@ impl Run {
             is_open: false,
             is_gone: false,
             has_finished: false,
+            has_failed: false,
             length: 0,
         };
         Self {
@@ -170,12 +188,15 @@ impl Run {
             programs,
             progress: vec![Progress::default(); (nodes * groups) as usize],
             phase: Phase::Opening,
+            commits: false,
             failure: None,
             deadline: None,
             is_announced: false,
             stall,
             moved: 0,
             moved_at: now,
+            flowed_at: now,
+            is_noted: false,
             worked: vec![Nanos(0); (nodes * groups) as usize],
             heard_at: vec![now; (nodes * groups) as usize],
         }
@@ -212,6 +233,9 @@ impl Run {
         }
         let bytes = |one: &Progress| one.received.bytes + one.dealt.bytes;
         let moved = self.progress.iter().map(bytes).sum();
+        if moved > self.moved || ends {
+            (self.flowed_at, self.is_noted) = (now, false);
+        }
         if moved > self.moved || syncs || ends {
             (self.moved, self.moved_at) = (moved, now);
             self.worked = self.progress.iter().map(Progress::working).collect();
@@ -277,7 +301,8 @@ impl Run {
     /// A node has ended; with what it could not do.
     pub fn handle_finished(&mut self, now: Instant, node: u32, error: Option<String>) {
         self.moved_at = now;
-        self.nodes[node as usize].has_finished = true;
+        let ended = &mut self.nodes[node as usize];
+        (ended.has_finished, ended.has_failed) = (true, error.is_some());
         if let Some(message) = error
             && self.failure.is_none()
         {
@@ -290,7 +315,19 @@ impl Run {
         }
     }
 
+    /// Of a stream that failed while nodes gave files their names: nodes whose files have theirs.
+    #[must_use]
+    pub fn committed(&self) -> Vec<u32> {
+        if self.failure.is_none() || !self.commits {
+            return Vec::new();
+        }
+        let nodes = (0u32..).zip(&self.nodes);
+        let done = nodes.filter(|(_, node)| node.has_finished && !node.has_failed);
+        done.map(|(number, _)| number).collect()
+    }
+
     fn finish(&mut self, commit: bool) {
+        self.commits = commit;
         self.phase = Phase::Finishing { commit };
         self.is_announced = false;
         self.deadline = None;
@@ -326,20 +363,29 @@ impl Run {
         self.moved_at + self.patience()
     }
 
-    /// How long the processes of a group have worked since a block moved, in nanoseconds. What they did before that explains no stall.
-    /// One that says nothing new is stopped, or in a call to a disk that does not return: it waits for no other.
-    fn worked_since(&self, group: u32, now: Instant) -> u64 {
-        let nodes = self.nodes.len();
-        let first = group as usize * nodes;
-        let worked = |at: usize| {
-            let process = &self.progress[at];
-            let worked = process.working().0.saturating_sub(self.worked[at].0);
-            // Before its first block there is nothing that it could say.
-            let is_silent = !process.has_ended && process.elapsed.0 > 0;
-            let heard_at = self.heard_at[at].max(self.moved_at);
-            worked + if is_silent { now.since(heard_at).0 } else { 0 }
+    /// How long a process has worked since a block moved, in nanoseconds. What it did before that explains no stall. One that says
+    /// nothing new is stopped, or in a call to a disk that does not return: it waits for no other.
+    fn worked_since(&self, group: u32, node: u32, now: Instant) -> u64 {
+        let at = group as usize * self.nodes.len() + node as usize;
+        let process = &self.progress[at];
+        let worked = process.working().0.saturating_sub(self.worked[at].0);
+        // Before its first block there is nothing that it could say.
+        let is_silent = !process.has_ended && process.elapsed.0 > 0;
+        let heard_at = self.heard_at[at].max(self.moved_at);
+        worked + if is_silent { now.since(heard_at).0 } else { 0 }
+    }
+
+    /// The process that the others wait for: of the group that worked most, the one that did. Group and node.
+    fn slowest(&self, now: Instant) -> Option<(u32, u32)> {
+        let nodes = || 0..self.nodes.len() as u32;
+        let worked = |group: u32, node| self.worked_since(group, node, now);
+        let of_group = |group: &u32| -> u64 { nodes().map(|node| worked(*group, node)).sum() };
+        let group = (0..self.groups).max_by_key(of_group)?;
+        let of_node = |node: &u32| {
+            let has_ended = self.group(group)[*node as usize].has_ended;
+            (!has_ended, worked(group, *node))
         };
-        (first..first + nodes).map(worked).sum()
+        Some((group, nodes().max_by_key(of_node)?))
     }
 
     /// What it means that nothing happens.
@@ -363,10 +409,10 @@ impl Run {
                 format!("has not confirmed its file for {seconds} s; it may have its name or not"),
             ),
             Phase::Moving | Phase::Over => {
-                let slowest = (0..self.groups).max_by_key(|group| self.worked_since(*group, now));
-                let text = "the other groups wait for this one (--stall sets the time)";
+                let (group, node) = self.slowest(now).unzip();
+                let text = "the others wait for this process (--stall sets the time)";
                 let message = format!("no block has moved for {seconds} s; {text}");
-                (Cause::Process, None, slowest, message)
+                (Cause::Process, node, group, message)
             }
         };
         Failure {
@@ -375,6 +421,18 @@ impl Run {
             group,
             message,
         }
+    }
+
+    /// A process that has synced for long while nothing else happened; each time once.
+    fn note(&mut self, now: Instant) -> Option<Action> {
+        if self.is_noted || now < self.flowed_at + SYNC_NOTE {
+            return None;
+        }
+        let at = self.progress.iter().position(|one| one.is_syncing)? as u32;
+        self.is_noted = true;
+        let nodes = self.nodes.len() as u32;
+        let (group, node) = (at / nodes, at % nodes);
+        Some(Action::Note { group, node })
     }
 
     /// What to do now; each action once.
@@ -411,6 +469,7 @@ impl Run {
             _ => {}
         }
         match self.phase {
+            Phase::Moving => self.note(now),
             Phase::Finishing { commit } if !self.is_announced => {
                 self.is_announced = true;
                 Some(Action::Finish { commit })

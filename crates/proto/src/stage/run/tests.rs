@@ -209,10 +209,14 @@ fn syncing_is_no_stall() {
         ..done(1, 0)
     };
     run.handle_progress(at(1), 0, 2, status(1, false));
+    let mut notes = Vec::new();
     for second in (2..200).step_by(50) {
         run.handle_progress(at(second), 0, 2, status(second, true));
-        assert_eq!(run.poll(at(second + 49)), None);
+        notes.push(run.poll(at(second + 49)));
     }
+    // Once in a time without blocks.
+    let note = Action::Note { group: 2, node: 0 };
+    assert_eq!(notes, [None, Some(note), None, None]);
     // That of a process that was stopped while it synced says nothing new.
     run.handle_progress(at(199), 0, 2, status(152, true));
     run.handle_progress(at(200), 0, 2, status(200, false));
@@ -247,7 +251,8 @@ fn slow_starts_explain_no_stall() {
     run.handle_progress(at(30), 0, 0, status(5, 30, 0, 10));
     run.handle_progress(at(30), 0, 2, status(4, 28, 18, 0));
     assert_eq!(run.poll(at(80)), Some(Action::Finish { commit: false }));
-    assert_eq!(run.failure().unwrap().group, Some(2));
+    let failure = run.failure().unwrap();
+    assert_eq!((failure.group, failure.node), (Some(2), Some(0)));
 }
 
 /// A process that says nothing any more, as one whose disk does not answer, is what the others wait for: they say each second that they wait,
@@ -266,7 +271,8 @@ fn silence_explains_a_stall() {
         assert_eq!(run.poll(at(second)), None);
     }
     assert_eq!(run.poll(at(80)), Some(Action::Finish { commit: false }));
-    assert_eq!(run.failure().unwrap().group, Some(1));
+    let failure = run.failure().unwrap();
+    assert_eq!((failure.group, failure.node), (Some(1), Some(0)));
 }
 
 /// The last state of a process that has ended is repeated, and the others stand still: a stall.
@@ -309,6 +315,29 @@ fn committing_is_not_interrupted() {
         "{}",
         failure.message
     );
+}
+
+/// Where a node cannot give its file its name, those whose files have theirs are known; of a stream that was ended before there are none.
+#[test]
+fn names_that_were_given_are_known() {
+    let mut run = moving();
+    ends(&mut run, 5);
+    assert_eq!(run.poll(at(0)), Some(Action::Finish { commit: true }));
+    run.handle_finished(at(1), 1, None);
+    assert!(run.committed().is_empty(), "nothing has failed");
+    run.handle_finished(at(1), 0, Some("in the way".into()));
+    assert_eq!(run.poll(at(1)), Some(Action::End));
+    assert_eq!(
+        (run.failure().unwrap().node, run.committed()),
+        (Some(0), vec![1])
+    );
+    let mut run = moving();
+    ends(&mut run, 4);
+    assert_eq!(run.poll(at(0)), Some(Action::Finish { commit: false }));
+    for node in [0, 1] {
+        run.handle_finished(at(1), node, None);
+    }
+    assert!(run.failure().is_some() && run.committed().is_empty());
 }
 
 /// Nodes that do not answer are not waited for where accounts differ.
