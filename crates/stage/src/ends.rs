@@ -63,7 +63,7 @@ impl Source {
     /// A file that had so many bytes when the agent opened it.
     pub fn file(file: File, length: u64) -> Result<Self, StageError> {
         let version = Version::of(&file).map_err(reading)?;
-        match version.length == length {
+        match version.length >= length {
             true => Ok(Self::File(file, length, version)),
             false => Err(changed()),
         }
@@ -72,7 +72,7 @@ impl Source {
     /// The same of a file of lines, with the end of the last line.
     pub fn lines(file: File, length: u64) -> Result<Self, StageError> {
         let version = Version::of(&file).map_err(reading)?;
-        match (version.length..=version.length + 1).contains(&length) {
+        match length <= version.length + 1 {
             true => Ok(Self::Lines(Lines::new(file, length), version)),
             false => Err(changed()),
         }
@@ -86,7 +86,7 @@ impl Source {
             // Each of its files is checked at its end.
             Self::Zeros(_) | Self::Records(_) => return Ok(()),
         };
-        match Version::of(file).map_err(reading)? == *version {
+        match version.is_kept_by(&Version::of(file).map_err(reading)?) {
             true => Ok(()),
             false => Err(changed()),
         }
@@ -420,8 +420,23 @@ mod tests {
     #[test]
     fn changes_are_noticed() {
         type Make = fn(File, u64) -> Result<Source, StageError>;
+        let write_over = |file: &File| {
+            file.write_all_at(b"x", 60).unwrap();
+            let modified = file.metadata().unwrap().modified().unwrap();
+            file.set_modified(modified + Duration::from_secs(1))
+                .unwrap();
+        };
+        // What is appended changes nothing that is read.
+        let append = |file: &File| file.write_all_at(b"more\n", 64).unwrap();
+        type Change<'a> = &'a dyn Fn(&File);
+        let changes: [(Change<'_>, bool); 4] = [
+            (&|_| {}, false),
+            (&append, false),
+            (&write_over, true),
+            (&|file| file.set_len(60).unwrap(), true),
+        ];
         for make in [Source::file as Make, Source::lines] {
-            for changes in [false, true] {
+            for (change, is_noticed) in changes {
                 let mut file = tempfile::tempfile().unwrap();
                 file.write_all(&b"0123456\n".repeat(8)).unwrap();
                 file.rewind().unwrap();
@@ -429,26 +444,22 @@ mod tests {
                 let mut buffer = [0; 16];
                 let first = source.fill(&mut buffer, false).unwrap();
                 assert!(matches!(first, Filled::Block(16)));
-                if changes {
-                    file.write_all_at(b"x", 60).unwrap();
-                    let modified = file.metadata().unwrap().modified().unwrap();
-                    file.set_modified(modified + Duration::from_secs(1))
-                        .unwrap();
-                }
+                change(&file);
+                let mut read = 16;
                 let end = loop {
                     match source.fill(&mut buffer, false) {
-                        Ok(Filled::Block(_)) => {}
+                        Ok(Filled::Block(len)) => read += len,
                         other => break other,
                     }
                 };
-                match changes {
-                    true => assert!(matches!(end, Err(StageError::Changed { .. }))),
-                    false => assert!(matches!(end, Ok(Filled::End))),
+                match is_noticed {
+                    true => assert!(end.is_err()),
+                    false => assert!(matches!(end, Ok(Filled::End)) && read == 64, "{read}"),
                 }
             }
-            // It has grown before it was read.
+            // It has less than when it was opened.
             let file = tempfile::tempfile().unwrap();
-            file.set_len(66).unwrap();
+            file.set_len(62).unwrap();
             assert!(make(file, 64).is_err());
         }
     }

@@ -211,7 +211,7 @@ impl Dealing {
                 // An added end of the last line counts.
                 let ends = reading.length..=reading.length + 1;
                 let version = Version::of(reading.from.get_ref()).map_err(failed)?;
-                if !ends.contains(&reading.offset) || version != reading.version {
+                if !ends.contains(&reading.offset) || !reading.version.is_kept_by(&version) {
                     return Err(StageError::Changed {
                         file: reading.name.clone(),
                     });
