@@ -38,7 +38,7 @@ use crate::lessons;
 use crate::members::{Asked, Members, MembersError};
 use crate::reach::{Answers, Failure, Ranks, Reached, reach_each};
 use crate::report;
-use crate::request::{LaneKind, NodeRequest, Reach, Request, Sources};
+use crate::request::{LaneKind, NodeRequest, Reach, Request};
 use crate::setup::{Before, check, links_note};
 use crate::speeds;
 
