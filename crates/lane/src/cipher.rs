@@ -244,7 +244,7 @@ mod tests {
             let tag = cipher.seal([1; NONCE_LEN], b"header", &mut record);
             record.extend_from_slice(&tag);
             let open = |cipher: &Cipher, nonce, header: &[u8], record: &[u8]| {
-                let mut out = vec![0; 40];
+                let mut out = [0; 40];
                 let (sealed, tag) = record.split_at(record.len().saturating_sub(TAG_LEN));
                 let into = cipher.open_into(nonce, header, sealed, tag, &mut out[..sealed.len()]);
                 let in_place = cipher.open(nonce, header, &mut record.to_vec());
