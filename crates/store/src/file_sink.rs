@@ -34,7 +34,9 @@ use crate::staging::{Staging, Target, open_parent, reserve, temporary_name};
 use crate::sys;
 use crate::version::Version;
 
+mod copy;
 mod resume;
+use copy::CopyError;
 pub use resume::Origin;
 use resume::Sources;
 
@@ -142,7 +144,23 @@ impl FileSink {
         id: &str,
         shared: bool,
     ) -> Result<Self, StoreError> {
-        Self::make(layout, files, id, Role::Unrecorded { shared })
+        Self::create_unless(layout, files, id, shared, &|| false)
+    }
+
+    /// As [`FileSink::create`].
+    ///
+    /// * `is_over`: the transfer has ended, and what is being made is no longer wanted. Asked while other bytes of the files are copied.
+    ///
+    /// # Errors
+    /// As [`FileSink::create`]; [`StoreError::Ended`] when the transfer is over.
+    pub fn create_unless(
+        layout: Layout,
+        files: Vec<SinkFile>,
+        id: &str,
+        shared: bool,
+        is_over: &dyn Fn() -> bool,
+    ) -> Result<Self, StoreError> {
+        Self::make(layout, files, id, Role::Unrecorded { shared }, is_over)
     }
 
     /// As [`FileSink::create`] of files that only this node writes: what is safe is recorded while they are written, and what an earlier
@@ -150,17 +168,19 @@ impl FileSink {
     ///
     /// * `origins`: which bytes of which files those of the layout are. Others are neither recorded nor taken over.
     /// * `adopt`: what of an earlier transfer's bytes is taken over.
+    /// * `is_over`: as for [`FileSink::create_unless`].
     ///
     /// # Errors
-    /// As [`FileSink::create`]; what was taken over stays for a later transfer then.
+    /// As [`FileSink::create_unless`]; what was taken over stays for a later transfer then.
     pub fn update(
         layout: Layout,
         files: Vec<SinkFile>,
         id: &str,
         origins: &[Origin],
         adopt: Adopt,
+        is_over: &dyn Fn() -> bool,
     ) -> Result<Self, StoreError> {
-        Self::make(layout, files, id, Role::Alone { origins, adopt })
+        Self::make(layout, files, id, Role::Alone { origins, adopt }, is_over)
     }
 
     /// As [`FileSink::update`] of files that several nodes write: of the one that takes over for all what was left, and makes the
@@ -184,7 +204,7 @@ impl FileSink {
             origins,
             adopt,
         };
-        Self::make(layout, files, id, role)
+        Self::make(layout, files, id, role, &|| false)
     }
 
     /// As [`FileSink::lead`], of each of the others, when the first has made the temporary names.
@@ -201,7 +221,9 @@ impl FileSink {
         node: u32,
         origins: &[Origin],
     ) -> Result<Self, StoreError> {
-        Self::make(layout, files, id, Role::Follows { node, origins })
+        Self::make(layout, files, id, Role::Follows { node, origins }, &|| {
+            false
+        })
     }
 
     fn make(
@@ -209,6 +231,7 @@ impl FileSink {
         files: Vec<SinkFile>,
         id: &str,
         role: Role<'_>,
+        is_over: &dyn Fn() -> bool,
     ) -> Result<Self, StoreError> {
         let mut rows = Vec::with_capacity(files.len());
         for (object, file) in (0..).zip(files) {
@@ -216,7 +239,7 @@ impl FileSink {
             row.sources = Sources::of(&layout, object, role.origins());
             // The node that leads has waited for all.
             if !matches!(role, Role::Follows { .. }) {
-                await_endings(&row.file.path, id, ENDING_WAIT, &|| false)?;
+                await_endings(&row.file.path, id, ENDING_WAIT, is_over)?;
             }
             row.progress = Mutex::new(role.progress(!row.sources.is_empty()));
             rows.push(row);
@@ -237,7 +260,7 @@ impl FileSink {
         };
         let mut made = Vec::new();
         let begun = sink.begin(role);
-        if let Err(error) = begun.and_then(|()| sink.prepare(role, &mut made)) {
+        if let Err(error) = begun.and_then(|()| sink.prepare(role, &mut made, is_over)) {
             sink.leave(role, &made);
             return Err(error);
         }
@@ -282,7 +305,12 @@ impl FileSink {
     }
 
     /// Opens each file and reserves each piece; `made` tells which files were not there before.
-    fn prepare(&self, role: Role<'_>, made: &mut Vec<usize>) -> Result<(), StoreError> {
+    fn prepare(
+        &self,
+        role: Role<'_>,
+        made: &mut Vec<usize>,
+        is_over: &dyn Fn() -> bool,
+    ) -> Result<(), StoreError> {
         let mut seen: HashMap<(u64, u64), &Row> = HashMap::new();
         for (object, row) in self.rows().iter().enumerate() {
             let (file, new) = match role {
@@ -311,7 +339,7 @@ impl FileSink {
             }
             if is_resumed || new && row.file.keeps_rest {
                 let layout = is_resumed.then_some((&self.staging.layout, object as u32));
-                row.copy_rest(&file, layout)?;
+                row.copy_rest(&file, layout, is_over)?;
             }
             row.describe(stat.st_ino);
             let pieces = self.staging.layout.pieces().iter();
@@ -395,7 +423,12 @@ impl Row {
     /// Fills the temporary file with what stands under the final name, where its other bytes are kept.
     ///
     /// * `taken_over`: an earlier transfer's file, of which the bytes of this object stay.
-    fn copy_rest(&self, file: &File, taken_over: Option<(&Layout, u32)>) -> Result<(), StoreError> {
+    fn copy_rest(
+        &self,
+        file: &File,
+        taken_over: Option<(&Layout, u32)>,
+        is_over: &dyn Fn() -> bool,
+    ) -> Result<(), StoreError> {
         let standing = self.standing()?.filter(is_file);
         let standing = standing.filter(|_| self.file.keeps_rest);
         let old = standing.map(|stat| self.open_standing(&stat)).transpose()?;
@@ -404,15 +437,20 @@ impl Row {
             (old, *len)
         });
         let copied = match (taken_over, old) {
-            (Some((layout, object)), old) => self.restore_rest(file, layout, object, old),
-            (None, Some((mut old, len))) => {
+            (Some((layout, object)), old) => self.restore_rest(file, layout, object, old, is_over),
+            (None, Some((old, len))) => {
                 reserve(file, &self.temporary_path(), 0, len)?;
-                // In the kernel, by reference where the file system can.
-                std::io::copy(&mut old, &mut &*file).map(|_| ())
+                // One that became shorter meanwhile is found out before the rename.
+                copy::in_pieces(old, file, Range::new(0, len), is_over).map(|_| ())
             }
             (None, None) => Ok(()),
         };
-        copied.map_err(|error| StoreError::from_io(Operation::Write, self.temporary_path(), &error))
+        copied.map_err(|error| match error {
+            CopyError::Over => StoreError::Ended,
+            CopyError::Io(error) => {
+                StoreError::from_io(Operation::Write, self.temporary_path(), &error)
+            }
+        })
     }
 
     /// The file of the final name, which of its versions that is, and its length.

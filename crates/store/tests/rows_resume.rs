@@ -90,7 +90,7 @@ impl Spec {
 
     fn open(&self, path: &Path, number: u32) -> FileSink {
         let (layout, files, origins) = self.parts(path);
-        FileSink::update(layout, files, &id(number), &origins, self.adopt).unwrap()
+        FileSink::update(layout, files, &id(number), &origins, self.adopt, &|| false).unwrap()
     }
 
     /// As the node that takes over for all.

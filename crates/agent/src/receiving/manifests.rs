@@ -196,6 +196,7 @@ impl Fetch {
         let (own, node) = (layout.clone(), self.member.node);
         let origins = origins(&plan.origins);
         let is_made = looked.made_files.contains(&at);
+        let is_over = || self.stopped();
         let sink = match (looked.led_files.remove(&at), shared) {
             (Some(sink), _) => Ok(sink),
             (None, true) if is_made => {
@@ -206,8 +207,10 @@ impl Fetch {
                 }
                 sink
             }
-            (None, true) => FileSink::create(own, files, id, true),
-            (None, false) => FileSink::update(own, files, id, &origins, self.member.adopt()),
+            (None, true) => FileSink::create_unless(own, files, id, true, &is_over),
+            (None, false) => {
+                FileSink::update(own, files, id, &origins, self.member.adopt(), &is_over)
+            }
         };
         let sink = sink.map_err(|error| match error {
             StoreError::Vanished { path, .. } if is_made => apart(&path),

@@ -10,7 +10,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{Seek as _, SeekFrom};
+use std::io;
 use std::os::fd::AsFd as _;
 use std::path::PathBuf;
 
@@ -21,6 +21,7 @@ use ropewalk_model::{Layout, Piece, Range, RangeSet};
 use rustix::fs::{FallocateFlags, Mode, OFlags};
 
 use super::Row;
+use super::copy::{self, CopyError};
 use crate::claims::{Claim, Successor, give_name, seen};
 use crate::error::StoreError;
 use crate::file_systems::FileSystem;
@@ -381,7 +382,8 @@ impl Row {
         layout: &Layout,
         object: u32,
         standing: Option<(&File, u64)>,
-    ) -> std::io::Result<()> {
+        is_over: &dyn Fn() -> bool,
+    ) -> Result<(), CopyError> {
         let covered = covered(layout, object);
         let end = covered.last().map_or(0, |range| range.end);
         let kept_end = standing.map_or(0, |(_, len)| len);
@@ -394,7 +396,9 @@ impl Row {
         for range in rest.iter() {
             let kept = Range::new(range.start.min(kept_end), range.end.min(kept_end));
             if let Some((old, _)) = standing.filter(|_| !kept.is_empty()) {
-                copy(old, file, kept)?;
+                if copy::in_pieces(old, file, kept, is_over)? < kept.len() {
+                    return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
+                }
             }
             // Beyond its end a file has none.
             let zeros = Range::new(range.start.max(kept_end), range.end.min(len));
@@ -403,17 +407,6 @@ impl Row {
             }
         }
         Ok(())
-    }
-}
-
-/// In the kernel, by reference where the file system can.
-fn copy(mut from: &File, mut to: &File, range: Range) -> std::io::Result<()> {
-    use std::io::Read as _;
-    from.seek(SeekFrom::Start(range.start))?;
-    to.seek(SeekFrom::Start(range.start))?;
-    match std::io::copy(&mut from.take(range.len()), &mut to)? {
-        copied if copied == range.len() => Ok(()),
-        _ => Err(std::io::ErrorKind::UnexpectedEof.into()),
     }
 }
 
