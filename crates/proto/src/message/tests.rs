@@ -380,6 +380,24 @@ fn small_messages_stay_on_the_best_rail() {
     assert_eq!(sender.take(0, Instant::ZERO).unwrap().range.len(), 100);
 }
 
+/// A long message over one rail is cut, so that acknowledgements, and the news that it was given up, are sent before its end.
+#[test]
+fn long_messages_of_one_rail_leave_gaps() {
+    let length = 64 << 20;
+    let mut sender = Sender::new(1, u64::MAX);
+    sender.rail_up(0);
+    for spread in [Spread::Single, Spread::On(0)] {
+        let message = sender.start(length, spread, 0).unwrap();
+        let first = sender.take(0, Instant::ZERO).unwrap();
+        assert!(first.range.len() <= 1 << 20, "{first:?}");
+        sender.cancel(message);
+        assert_eq!(sender.take(0, Instant::ZERO).unwrap().body, Body::Cancelled);
+    }
+    // What is short is whole, as who receives it takes it for the rail of small messages.
+    sender.start(1 << 20, Spread::Single, 0).unwrap();
+    assert_eq!(sender.take(0, Instant::ZERO).unwrap().range.len(), 1 << 20);
+}
+
 /// Without credit nothing moves, an end included; with it the order is kept.
 #[test]
 fn credit_bounds_what_is_sent() {
