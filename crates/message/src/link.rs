@@ -141,7 +141,11 @@ impl Link {
             number,
             writer: Mutex::new(Writer::new(out)),
             reader: Mutex::new(Reader::new(incoming)),
-            ends: (socket.local_addr()?.ip(), socket.peer_addr()?.ip()),
+            // A listener of both families gives IPv4 addresses as IPv6 ones; those of interfaces are as they are.
+            ends: (
+                socket.local_addr()?.ip().to_canonical(),
+                socket.peer_addr()?.ip().to_canonical(),
+            ),
             socket,
             check,
             dead: AtomicBool::new(false),
@@ -193,6 +197,12 @@ impl Link {
             unacknowledged: info.unacknowledged > 0,
             retransmits: info.retransmits,
         })
+    }
+
+    /// Whether bytes were sent that the peer's host may not have yet; not of a link that is over.
+    pub(crate) fn has_unheard(&self) -> bool {
+        let waits = |info: TcpInfo| info.unacknowledged > 0 || info.unsent_bytes > 0;
+        !self.is_dead() && TcpInfo::of(&self.socket).is_some_and(waits)
     }
 
     pub(crate) fn sent_at(&self) -> time::Instant {
