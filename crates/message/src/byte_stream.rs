@@ -41,6 +41,10 @@ use shared::{Hold, Shared, Slot};
 /// what is on its way says more than the length of one write. As long as a message of the paper's Gigabit rails had to be.
 const CUT_OFF: u64 = 32 << 10;
 
+/// Longest time that a busy path has to take what was sent before the news that the socket is closed. A peer that does not hear it waits for
+/// rails to work again.
+const FAREWELL_TIME: Duration = Duration::from_secs(1);
+
 /// Part of the socket's window that one stream may use: one that is not read leaves space for others.
 const WINDOW_PART: u64 = 4;
 
@@ -193,9 +197,9 @@ impl ByteStreams {
         self.hold.shared().failure()
     }
 
-    /// Closes the socket at once: all its streams fail, and the peer learns of it.
+    /// Closes the socket: all its streams fail at once, and the peer learns of it, for which a busy path may need up to a second.
     pub fn close(&self) {
-        self.hold.shared().socket.close();
+        self.hold.shared().socket.close_within(FAREWELL_TIME);
     }
 
     /// Closes the connection of a rail, as if the network had. The connecting end makes another one.

@@ -21,7 +21,6 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 use ropewalk_model::{Nanos, time};
 use ropewalk_proto::message::cutoff;
-use ropewalk_proto::message::frame::{Header, Kind};
 use ropewalk_proto::message::{Front, RailId, Receiver, Sender, Spread};
 use ropewalk_proto::node::RailHealth;
 use rustix::event::{EventfdFlags, eventfd};
@@ -387,6 +386,11 @@ impl Session {
 
     /// Ends the socket: the peer is told, callers see it, threads leave. In a child of the process nothing happens.
     pub(crate) fn close(&self) {
+        self.close_within(SLICE);
+    }
+
+    /// As [`close`](Self::close), and waits so long for the peer to have heard of it: a busy path takes what was sent before first.
+    pub(crate) fn close_within(&self, patience: Duration) {
         if !self.is_of_this_process() {
             return;
         }
@@ -397,11 +401,16 @@ impl Session {
         let links: Vec<Arc<Link>> = state.links.iter().flatten().cloned().collect();
         self.finish(&mut state);
         drop(state);
-        for link in links {
-            // Acknowledgements that are due ride along. A link that cannot send them tells by its end.
-            let _ = self.say(&link, Header::new(Kind::Bye), SLICE);
-            link.kill();
+        let until = Instant::now() + patience;
+        let said = self.bid_farewell(&links, until);
+        if patience > SLICE {
+            // What a peer sends to a connection that was shut down resets it, and the farewell is lost. One that heard it closes.
+            let is_unheard = || !said.is_empty() && said.iter().all(|link| link.has_unheard());
+            while is_unheard() && Instant::now() < until {
+                std::thread::sleep(LEASE);
+            }
         }
+        links.iter().for_each(|link| drop(link.kill()));
         // Threads that rested meanwhile see that their links are over.
         self.more_work(&mut self.state());
     }

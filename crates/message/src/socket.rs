@@ -16,6 +16,7 @@ use ropewalk_proto::message::{CANCELLED_MAX, Fate, RAILS_MAX, Spread};
 use crate::connect::{self, starting};
 use crate::dial::Dialer;
 use crate::handshake::Proof;
+use crate::link::SLICE;
 use crate::listen::Door;
 use crate::memory::Source;
 use crate::remember::Remembrance;
@@ -543,11 +544,16 @@ impl MessageSocket {
     /// [remembered](Options::cut_offs), what this socket has shown is written then, which takes some milliseconds, 2 s at
     /// most on a disk that hangs.
     pub fn close(&self) {
+        self.close_within(SLICE);
+    }
+
+    /// As [`close`](Self::close), and waits so long for the peer to have heard of it.
+    pub(crate) fn close_within(&self, patience: Duration) {
         if !self.session.is_of_this_process() {
             return;
         }
         let remembrance = self.remembrance.lock().take();
-        self.session.close();
+        self.session.close_within(patience);
         if let Some(remembrance) = remembrance {
             // Nobody is there to be told; `remember_cut_off` says it.
             let _ = self.write_cut_offs(&remembrance);

@@ -100,7 +100,11 @@ impl Link {
     }
 
     /// Sends what waits, until then at the latest; one attempt is made in any case.
-    fn flush_until(&self, writer: &mut Writer, until: Option<Instant>) -> Result<(), LinkError> {
+    pub(crate) fn flush_until(
+        &self,
+        writer: &mut Writer,
+        until: Option<Instant>,
+    ) -> Result<(), LinkError> {
         loop {
             self.flush(writer, false)?;
             let late = || until.is_some_and(|until| Instant::now() >= until);

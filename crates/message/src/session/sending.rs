@@ -8,7 +8,7 @@ use ropewalk_proto::message::{Body, Fragment, Spread};
 
 use super::{Locked, Session, State, Way};
 use crate::MessageError;
-use crate::link::{Link, LinkError, Writer};
+use crate::link::{Link, LinkError, SLICE, Writer};
 use crate::memory::Source;
 
 /// Bytes that a caller sends by himself without being asked to wait: what a socket takes at once.
@@ -192,6 +192,10 @@ impl Session {
             if !Self::is_current(&state, link) {
                 return Err(LinkError::Closed);
             }
+            // The farewell is next.
+            if state.closed {
+                return Ok(());
+            }
             let Some(fragment) = state.sender.take(link.rail, now) else {
                 return Ok(());
             };
@@ -298,6 +302,60 @@ impl Session {
             link.mark_sent(now);
             link.send_control(writer, &header, &payload)?;
         }
+    }
+
+    /// Says that the socket is closed on all links that take it now, else on the first that does, behind the frames that are on their way;
+    /// until then at the latest. A link that cannot say it does so by its end. Acknowledgements that are due ride along.
+    ///
+    /// Gives the links that have it.
+    pub(super) fn bid_farewell(&self, links: &[Arc<Link>], until: Instant) -> Vec<Arc<Link>> {
+        let mut said = Vec::new();
+        let mut left: Vec<(&Arc<Link>, bool)> = links.iter().map(|link| (link, false)).collect();
+        loop {
+            left.retain_mut(|(link, waits)| match self.farewell(link, waits) {
+                Ok(true) => {
+                    said.push(link.clone());
+                    false
+                }
+                Ok(false) => true,
+                Err(_) => false,
+            });
+            if left.is_empty() || !said.is_empty() || Instant::now() >= until {
+                return said;
+            }
+        }
+    }
+
+    /// One attempt of at most [`SLICE`]; whether the kernel has all of it.
+    ///
+    /// * `waits`: it is among what waits to be sent.
+    fn farewell(&self, link: &Link, waits: &mut bool) -> Result<bool, LinkError> {
+        let until = Instant::now() + SLICE;
+        let Some(mut writer) = link.writer.try_lock_until(until) else {
+            return match link.is_dead() {
+                true => Err(LinkError::Closed),
+                false => Ok(false),
+            };
+        };
+        if !*waits {
+            // What cannot be sent must not count as said.
+            let mut state = self.state();
+            if !Self::is_current(&state, link) {
+                return Err(LinkError::Closed);
+            }
+            if writer.has_room() {
+                let (done_below, credit) = state.receiver.tell();
+                drop(state);
+                let header = Header {
+                    done_below,
+                    credit,
+                    ..Header::new(Kind::Bye)
+                };
+                *waits = link.send_control(&mut writer, &header, &[])?;
+            }
+        }
+        link.flush_until(&mut writer, Some(until))?;
+        Ok(*waits && writer.is_clear())
     }
 
     /// Sends a frame without payload, unless somebody else is sending on the link for longer than `wait`.

@@ -4,7 +4,9 @@ use std::net::{TcpListener, TcpStream};
 
 use proptest::prelude::*;
 use ropewalk_proto::message::Front;
-use ropewalk_proto::message::frame::{FRAGMENT_MAX, fragments};
+use ropewalk_proto::message::frame::{
+    FRAGMENT_MAX, HEAD_LEN, Header, Kind, TRAILER_LEN, fragments,
+};
 
 use super::*;
 use crate::Options;
@@ -420,4 +422,59 @@ fn a_socket_of_another_process_is_refused() {
     ));
     drop(polled);
     drop(held);
+}
+
+/// Addresses of links that a listener of both families took are those of interfaces, or a lost interface would not be seen at once.
+#[test]
+fn addresses_of_links_are_those_of_interfaces() {
+    let listener = TcpListener::bind("[::]:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let near = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    let link = Link::new(listener.accept().unwrap().0, 0, 1, true, None).unwrap();
+    let own = near.local_addr().unwrap().ip();
+    assert_eq!(link.ends, (own, own));
+}
+
+/// Where a long message fills a slow path, the news that the socket is closed follows the fragment that is on its way.
+#[test]
+fn a_busy_path_carries_the_farewell() {
+    use std::io::Read as _;
+
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    socket2::SockRef::from(&listener)
+        .set_recv_buffer_size(32 << 10)
+        .unwrap();
+    let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (mut far, _) = listener.accept().unwrap();
+    let options = Options::default();
+    let session = Arc::new(Session::new(1, &options, true, 1 << 30).unwrap());
+    let link = Link::new(near, 0, 1, true, None).unwrap();
+    session.add_link(link).unwrap();
+    let way = Way {
+        spread: Spread::Single,
+        flags: 0,
+    };
+    let source = Source::owned(vec![7; 64 << 20]);
+    let mut state = session.state();
+    let begun = session.try_start(&mut state, way, 64 << 20, &Arc::new(source));
+    assert_eq!(begun.unwrap(), Some(0));
+    session.more_work(&mut state);
+    drop(state);
+    let mut all = vec![0];
+    far.read_exact(&mut all).unwrap();
+    let closing = session.clone();
+    let closing = std::thread::spawn(move || closing.close_within(Duration::from_secs(10)));
+    let mut piece = vec![0; 64 << 10];
+    loop {
+        // A path of 13 MB/s.
+        std::thread::sleep(Duration::from_millis(5));
+        match far.read(&mut piece) {
+            Ok(0) | Err(_) => break,
+            Ok(count) => all.extend_from_slice(&piece[..count]),
+        }
+    }
+    closing.join().unwrap();
+    assert!(all.len() < 8 << 20, "{} bytes before the end", all.len());
+    let farewell = &all[all.len() - HEAD_LEN - TRAILER_LEN..];
+    assert_eq!(farewell[0], Kind::Bye as u8);
 }
