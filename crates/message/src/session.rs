@@ -410,7 +410,9 @@ impl Session {
                 std::thread::sleep(LEASE);
             }
         }
-        links.iter().for_each(|link| drop(link.kill()));
+        for link in links {
+            link.kill();
+        }
         // Threads that rested meanwhile see that their links are over.
         self.more_work(&mut self.state());
     }
