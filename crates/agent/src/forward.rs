@@ -7,13 +7,15 @@
 //!  program ── TCP ──▶ Forward ══ a thread for each connection, which opens a stream ══▶ master ──▶ target
 //! ```
 //!
-//! Links do not depend on the control connection: it may run over an interface that has failed while others work. When it has ended,
-//! the tunnel ends with its last link.
+//! Links do not depend on the control connection: it may run over an interface that has failed while others work. The tunnel ends
+//! [`LOST_SECONDS`] after its last link, also where the control connection has not failed yet, and at once where that has ended and no link
+//! came.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::net::{IpAddr, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -37,8 +39,8 @@ use crate::{AgentError, interfaces, rails};
 /// Stack of the thread that takes streams.
 const STACK_LEN: usize = 256 << 10;
 
-/// Time between two looks whether a tunnel without control has links.
-const LOOK: Duration = Duration::from_millis(200);
+/// Time between two looks whether a tunnel has links.
+pub(crate) const LOOK: Duration = Duration::from_millis(200);
 
 /// Tunnels of one agent at once: each has threads, also without a connection.
 pub(crate) const FORWARDS_MAX: usize = 64;
@@ -54,6 +56,10 @@ pub(crate) struct Forward {
     /// Take connections of programs.
     accepting: Mutex<JoinSet<()>>,
     began: Instant,
+    over: AtomicBool,
+    end_is_logged: AtomicBool,
+    /// Addresses of this host that links came to.
+    reached_at: Mutex<BTreeSet<IpAddr>>,
 }
 
 impl Forward {
@@ -111,6 +117,9 @@ impl Forward {
             listening: listening.concat(),
             accepting: Mutex::new(accepting),
             began: Instant::now(),
+            over: AtomicBool::new(false),
+            end_is_logged: AtomicBool::new(false),
+            reached_at: Mutex::default(),
         });
         let serving = forward.clone();
         spawn("forward", move || {
@@ -132,7 +141,12 @@ impl Forward {
 
     /// Takes a link that connected at the agent's port. The listener finds out whether it has the secret.
     pub fn give(&self, link: TcpStream, preface: [u8; PREFACE_LEN]) {
-        rails::bind_accepted(&link);
+        let local = link.local_addr().map(|local| local.ip().to_canonical());
+        let mut reached_at = self.reached_at.lock();
+        reached_at.extend(local);
+        let is_one_of_several = reached_at.len() > 1;
+        drop(reached_at);
+        rails::bind_accepted(&link, is_one_of_several);
         self.listener.give(link, preface);
     }
 
@@ -178,6 +192,7 @@ impl Forward {
 
     /// Ends all connections, and listens no more. It is listed no more, and its bytes are among those of the agent.
     pub fn end(&self, shared: &Shared) {
+        self.over.store(true, Ordering::Release);
         self.accepting.lock().abort_all();
         self.listener.close();
         shared.host.counts.change(|totals| {
@@ -185,6 +200,10 @@ impl Forward {
                 totals.moved.add(self.moved());
             }
         });
+    }
+
+    fn is_over(&self) -> bool {
+        self.over.load(Ordering::Acquire)
     }
 
     /// For the log.
@@ -254,6 +273,26 @@ pub(crate) async fn outlast(forward: Arc<Forward>, shared: Arc<Shared>, caller: 
     while forward.is_linked() {
         tokio::time::sleep(LOOK).await;
     }
-    forward.end(&shared);
-    shared.host.log.say(|| format!("{caller}: tunnel ends"));
+    end(&forward, &shared, &caller);
+}
+
+/// Ends a tunnel that had a link and has lost its peer, whatever the control connection does: that takes longer to fail, and until then its
+/// ports are taken.
+pub(crate) async fn watch(forward: Arc<Forward>, shared: Arc<Shared>, caller: String) {
+    let mut was_linked = false;
+    while !forward.is_over() {
+        let is_linked = forward.is_linked();
+        if was_linked && !is_linked {
+            return end(&forward, &shared, &caller);
+        }
+        was_linked = is_linked;
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+fn end(forward: &Forward, shared: &Shared, caller: &str) {
+    forward.end(shared);
+    if !forward.end_is_logged.swap(true, Ordering::AcqRel) {
+        shared.host.log.say(|| format!("{caller}: tunnel ends"));
+    }
 }

@@ -86,7 +86,7 @@ pub(crate) async fn serve_peer<S: Incoming>(
             drop(held.place);
             if let Ok(socket) = stream.into_data() {
                 if let (DataSocket::Tcp(stream), true) = (&socket, is_rail) {
-                    rails::bind_accepted(stream);
+                    rails::bind_accepted(stream, true);
                 }
                 let index = u32::from_le_bytes(std::array::from_fn(|i| head.extra[4 + i]));
                 let of = (node_of(&head), index);

@@ -14,6 +14,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::time::Duration;
 
+use ropewalk_lane::routes;
 use ropewalk_proto::control::Peer;
 use socket2::{Domain, Protocol, Socket, Type};
 
@@ -117,17 +118,29 @@ pub(crate) fn name(here: &[Interface], local: IpAddr, remote: IpAddr) -> String 
     }
 }
 
-/// Keeps what a peer sent for on a rail on the interface that it came by.
-pub(crate) fn bind_accepted(stream: &TcpStream) {
-    let Ok(local) = stream.local_addr() else {
+/// Keeps what a peer sent for on a rail on the interface that has the rail's address, where a route leads to the peer by it: packets for an
+/// address may come by another interface, as those for a service address on `lo` do.
+///
+/// * `is_one_of_several`: the peer has other connections that work where this one does not. The only one goes as routing has it.
+pub(crate) fn bind_accepted(stream: &TcpStream, is_one_of_several: bool) {
+    let (Ok(local), Ok(peer)) = (stream.local_addr(), stream.peer_addr()) else {
         return;
     };
     // A listener of both families gives IPv4 addresses as IPv6 ones.
-    let local = local.ip().to_canonical();
+    let (local, peer) = (local.ip().to_canonical(), peer.ip().to_canonical());
     let owns = |interface: &Interface| interface.networks.iter().any(|(own, _)| *own == local);
-    if let Some(interface) = crate::interfaces::usable(&[]).into_iter().find(owns) {
+    if let Some(interface) = crate::interfaces::usable(&[]).into_iter().find(owns)
+        && leads(&interface.name, local, peer, is_one_of_several)
+    {
         let _ = socket2::SockRef::from(stream).bind_device(Some(interface.name.as_bytes()));
     }
+}
+
+/// Whether packets from an address of an interface to a peer may be bound to it.
+fn leads(interface: &str, local: IpAddr, peer: IpAddr, is_one_of_several: bool) -> bool {
+    let is_chosen = || routes::interface_toward(local, peer).is_ok_and(|by| by == interface);
+    let is_possible = || routes::leads_by(interface, local, peer).is_ok_and(|leads| leads);
+    is_chosen() || is_one_of_several && is_possible()
 }
 
 /// The search for further rails to one peer.

@@ -262,7 +262,7 @@ pub(crate) async fn keep(
     };
     let stream = stream.into_data()?;
     if let (DataSocket::Tcp(stream), true) = (&stream, rail > 0) {
-        rails::bind_accepted(stream);
+        rails::bind_accepted(stream, true);
     }
     pool.put((incoming::node_of(head), rail), head.nonce, stream);
     Ok(())

@@ -702,6 +702,8 @@ impl Session {
             Ok(Ok((forward, opened))) => {
                 let log = &self.shared.host.log;
                 log.say(|| format!("{}: tunnel begins, to {}", self.caller, forward.targets()));
+                let (watched, shared) = (forward.clone(), self.shared.clone());
+                tokio::spawn(forward::watch(watched, shared, self.caller.clone()));
                 self.forward = Some(forward);
                 self.send(from_agent::Body::ForwardOpened(opened));
             }

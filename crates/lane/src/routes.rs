@@ -11,6 +11,9 @@ use rustix::net::{netdevice, recv, send, socket_with};
 
 const RTM_NEWROUTE: u16 = 24;
 const RTM_GETROUTE: u16 = 26;
+const NLMSG_ERROR: u16 = 2;
+/// The route itself is asked for, and none is made up. Kernels before 4.13 ignore it.
+const RTM_F_FIB_MATCH: u32 = 0x2000;
 const NLM_F_REQUEST: u16 = 1;
 const RTA_DST: u16 = 1;
 const RTA_SRC: u16 = 2;
@@ -30,29 +33,66 @@ const PATIENCE: Timespec = Timespec {
 /// # Errors
 /// What the system says, such as that there is no route.
 pub fn interface_toward(from: IpAddr, to: IpAddr) -> io::Result<String> {
-    let socket = socket_with(
+    let socket = open()?;
+    let index = outgoing(&ask(&socket, &question(from, to, None))?)?;
+    name(&socket, index)
+}
+
+/// Whether a route leads from this host's address `from` to `to` by this interface, also where routing prefers another.
+///
+/// # Errors
+/// What the system says, such as that there is no such interface.
+pub fn leads_by(interface: &str, from: IpAddr, to: IpAddr) -> io::Result<bool> {
+    let socket = open()?;
+    let index = netdevice::name_to_index(socket.as_fd(), interface)?;
+    let answer = ask(&socket, &question(from, to, Some(index)))?;
+    match kind(&answer) {
+        Some(RTM_NEWROUTE) => Ok(true),
+        Some(NLMSG_ERROR) => Ok(false),
+        _ => Err(odd()),
+    }
+}
+
+fn open() -> io::Result<OwnedFd> {
+    let made = socket_with(
         AddressFamily::NETLINK,
         SocketType::RAW,
         SocketFlags::CLOEXEC,
         // Protocol 0 of netlink: routes, links and addresses.
         None,
-    )?;
-    send(&socket, &question(from, to), SendFlags::empty())?;
-    let mut wanted = [PollFd::new(&socket, PollFlags::IN)];
+    );
+    Ok(made?)
+}
+
+fn ask(socket: &OwnedFd, question: &[u8]) -> io::Result<Vec<u8>> {
+    send(socket, question, SendFlags::empty())?;
+    let mut wanted = [PollFd::new(socket, PollFlags::IN)];
     if poll(&mut wanted, Some(&PATIENCE))? == 0 {
         return Err(io::ErrorKind::TimedOut.into());
     }
-    let mut answer = [0; 4096];
-    let (count, _) = recv(&socket, &mut answer, RecvFlags::empty())?;
-    let index = outgoing(&answer[..count])?;
-    name(&socket, index)
+    let mut answer = vec![0; 4096];
+    let (count, _) = recv(socket, &mut answer[..], RecvFlags::empty())?;
+    answer.truncate(count);
+    Ok(answer)
+}
+
+fn odd() -> io::Error {
+    io::ErrorKind::InvalidData.into()
+}
+
+/// Kind of a netlink message.
+fn kind(message: &[u8]) -> Option<u16> {
+    let two = message.get(4..6)?;
+    Some(u16::from_ne_bytes([two[0], two[1]]))
 }
 
 fn name(socket: &OwnedFd, index: u32) -> io::Result<String> {
     Ok(netdevice::index_to_name(socket.as_fd(), index)?)
 }
 
-fn question(from: IpAddr, to: IpAddr) -> Vec<u8> {
+/// * `by`: number of the only interface that counts. Without [`RTM_F_FIB_MATCH`] the kernel would take any address for one that is on the
+///   network of that interface.
+fn question(from: IpAddr, to: IpAddr, by: Option<u32>) -> Vec<u8> {
     let (family, bits) = match to {
         IpAddr::V4(_) => (AddressFamily::INET, 32_u8),
         IpAddr::V6(_) => (AddressFamily::INET6, 128),
@@ -72,6 +112,12 @@ fn question(from: IpAddr, to: IpAddr) -> Vec<u8> {
         out.extend(kind.to_ne_bytes());
         out.extend(octets);
     }
+    if let Some(by) = by {
+        out[HEADER_LEN + 8..HEADER_LEN + 12].copy_from_slice(&RTM_F_FIB_MATCH.to_ne_bytes());
+        out.extend(8_u16.to_ne_bytes());
+        out.extend(RTA_OIF.to_ne_bytes());
+        out.extend(by.to_ne_bytes());
+    }
     let length = out.len() as u32;
     out[..4].copy_from_slice(&length.to_ne_bytes());
     out
@@ -79,7 +125,6 @@ fn question(from: IpAddr, to: IpAddr) -> Vec<u8> {
 
 /// Number of the interface in the kernel's answer.
 fn outgoing(answer: &[u8]) -> io::Result<u32> {
-    let odd = || io::Error::from(io::ErrorKind::InvalidData);
     let short = |at: usize| {
         let two = answer.get(at..at + 2)?;
         Some(u16::from_ne_bytes([two[0], two[1]]))
@@ -115,6 +160,16 @@ mod tests {
         assert_eq!(interface_toward(own, other).unwrap(), "lo");
         let none = "0.0.0.0".parse().unwrap();
         assert!(interface_toward("192.0.2.77".parse().unwrap(), none).is_err());
+    }
+
+    /// What only other interfaces lead to is not said to be on the network of this one.
+    #[test]
+    fn loopback_leads_to_this_host_alone() {
+        let own: IpAddr = "127.0.0.1".parse().unwrap();
+        let other = "127.0.0.2".parse().unwrap();
+        assert!(leads_by("lo", own, other).unwrap());
+        assert!(!leads_by("lo", own, "192.0.2.1".parse().unwrap()).unwrap());
+        assert!(leads_by("none-such", own, other).is_err());
     }
 
     /// Answers that are cut off, or odd, are refused.

@@ -156,6 +156,69 @@ async fn a_connection_has_one_thing() {
     }
 }
 
+/// A tunnel that has lost its master ends, with the ports that it listens on, though the control connection seems to work.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_tunnel_does_not_wait_for_its_control_connection() {
+    use std::io::Read as _;
+
+    let bench = Bench::new();
+    let shared = bench.agent.shared.clone();
+    let mut master = bench.master();
+    master.say(credentials()).await;
+    let secret = [3; 32];
+    let open = control::ForwardOpen {
+        secret: secret.to_vec(),
+        targets: vec![ForwardTarget {
+            host: "localhost".into(),
+            port: 1,
+        }],
+        ..control::ForwardOpen::default()
+    };
+    master.say(to_agent::Body::ForwardOpen(open)).await;
+    let opened = |body| matches!(body, from_agent::Body::ForwardOpened(_)).then_some(());
+    master.hear(opened).await;
+    let forward = shared.forwards.lock().values().next().cloned().unwrap();
+    let linking = tokio::task::spawn_blocking(move || {
+        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = port.local_addr().unwrap();
+        let giving = std::thread::spawn(move || {
+            let (mut link, _) = port.accept().unwrap();
+            let mut preface = [0; ropewalk_lane::preface::PREFACE_LEN];
+            link.read_exact(&mut preface).unwrap();
+            link.set_nonblocking(true).unwrap();
+            forward.give(link, preface);
+        });
+        let options = ropewalk_message::Options {
+            token: Some(secret),
+            ..ropewalk_message::Options::default()
+        };
+        let streams = ropewalk_message::ByteStreams::connect(&[address], &options).unwrap();
+        giving.join().unwrap();
+        streams
+    });
+    let streams = linking.await.unwrap();
+    let is_linked = || {
+        let forwards = shared.forwards.lock();
+        forwards.values().any(|forward| forward.is_linked())
+    };
+    while !is_linked() {
+        tokio::task::yield_now().await;
+    }
+    // A turn of the thread that watches.
+    tokio::time::sleep(2 * crate::forward::LOOK).await;
+    tokio::task::spawn_blocking(move || streams.close())
+        .await
+        .unwrap();
+    let over = async {
+        while !shared.forwards.lock().is_empty() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let ended = tokio::time::timeout(Duration::from_secs(20), over).await;
+    assert!(ended.is_ok(), "it goes on");
+    master.leave().await;
+}
+
 /// Who has nothing left to give a name to does not say that it has none to complain of.
 #[test]
 fn what_was_ended_gets_no_name() {
