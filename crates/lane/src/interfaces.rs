@@ -49,6 +49,17 @@ pub fn usable(only: &[String]) -> Vec<Interface> {
     try_usable(only).unwrap_or_default()
 }
 
+/// Whether this host has an interface of that name, in whatever state.
+#[must_use]
+pub fn exists(name: &str) -> bool {
+    let all = rustix::net::socket(
+        rustix::net::AddressFamily::UNIX,
+        rustix::net::SocketType::DGRAM,
+        None,
+    );
+    all.is_ok_and(|any| rustix::net::netdevice::name_to_index(&any, name).is_ok())
+}
+
 /// As [`usable`], for callers that distinguish no interface from no answer.
 ///
 /// # Errors

@@ -31,7 +31,7 @@ use crate::request::{NodeRequest, Options, Reach};
 
 mod rails;
 
-use rails::{Rail, rails};
+use rails::{Rail, rails, unused};
 
 /// Time between two events with the state of the tunnel.
 const PROGRESS_EVERY: Duration = Duration::from_millis(500);
@@ -152,7 +152,9 @@ pub async fn tunnel(
         listening,
     } = opened;
     let forwards = named(&request, &bound, listening);
+    let unused = unused(&request.options.rails, &rails);
     let running = Running::new(&request, forwards, rails, streams, events);
+    unused.into_iter().for_each(|note| running.note(note));
     let (kind, text) = running.run(bound, inputs, &cancel).await;
     let report = TunnelReport {
         outcome: match kind {
@@ -376,6 +378,22 @@ fn carried(counts: &Counts) -> TunnelCarried {
     }
 }
 
+/// Why a tunnel is over.
+///
+/// * `was_up`: a rail worked at the last look before.
+fn over(node: &str, error: &MessageError, was_up: bool) -> String {
+    match error {
+        MessageError::PeerClosed if was_up => format!("{node}: its agent has ended the tunnel"),
+        // It is reached again, and has given this host up meanwhile.
+        MessageError::PeerClosed => {
+            format!(
+                "{node} was lost: no rail worked for so long that its agent has ended the tunnel"
+            )
+        }
+        error => format!("{node} is lost: {error}"),
+    }
+}
+
 /// A tunnel while it runs.
 struct Running {
     node: String,
@@ -447,6 +465,7 @@ impl Running {
             forwards: self.forwards.clone(),
             rails: self.rails(),
         });
+        let mut was_up = seen.iter().any(|rail| rail.is_up);
         let mut tick = tokio::time::interval(PROGRESS_EVERY);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut is_controlled = true;
@@ -454,12 +473,14 @@ impl Running {
             tokio::select! {
                 () = cancel.cancelled() => return (ErrorKind::Interrupted, "interrupted".into()),
                 _ = tick.tick() => {
-                    for note in watch.handle_rails(&self.look()) {
+                    let seen = self.look();
+                    for note in watch.handle_rails(&seen) {
                         self.note(note);
                     }
                     if let Some(error) = self.streams.failure() {
-                        return self.over(&error);
+                        return (ErrorKind::Lost, over(&self.node, &error, was_up));
                     }
+                    was_up = seen.iter().any(|rail| rail.is_up);
                     self.progress();
                 }
                 input = inputs.recv(), if is_controlled => match input {
@@ -502,15 +523,6 @@ impl Running {
             }
         };
         let _ = tokio::time::timeout(RESET_TIMEOUT, ended).await;
-    }
-
-    fn over(&self, error: &MessageError) -> (ErrorKind, String) {
-        let node = &self.node;
-        let text = match error {
-            MessageError::PeerClosed => format!("{node}: its agent has ended the tunnel"),
-            error => format!("{node} is lost: {error}"),
-        };
-        (ErrorKind::Lost, text)
     }
 
     fn look(&self) -> Vec<Seen> {
@@ -564,5 +576,19 @@ impl Running {
             notes: self.notes.lock().clone(),
             ..TunnelReport::refused(&self.node, ErrorKind::Other, "")
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An agent that gave this host up while no rail worked has not ended the tunnel by itself.
+    #[test]
+    fn an_agent_that_was_away_was_lost() {
+        let ended = over("a", &MessageError::PeerClosed, true);
+        assert_eq!(ended, "a: its agent has ended the tunnel");
+        let lost = over("a", &MessageError::PeerClosed, false);
+        assert!(lost.starts_with("a was lost: no rail worked"), "{lost}");
     }
 }

@@ -82,6 +82,45 @@ pub(super) fn rails(
     }
 }
 
+/// What the user should know of interfaces that were named and carry nothing.
+pub(super) fn unused(asked: &Rails, found: &[Rail]) -> Vec<String> {
+    let Rails::Only(names) = asked else {
+        return Vec::new();
+    };
+    let here = |name: &String| {
+        let usable = interfaces::usable(std::slice::from_ref(name));
+        (usable, interfaces::exists(name))
+    };
+    let found: Vec<&str> = found.iter().map(|rail| &*rail.interface).collect();
+    notes(names, here, &found)
+}
+
+/// * `here`: working interfaces of this host that a name means, and whether it is the name of one that is there, in whatever state.
+/// * `found`: interfaces of the rails.
+fn notes(
+    names: &[String],
+    here: impl Fn(&String) -> (Vec<Interface>, bool),
+    found: &[&str],
+) -> Vec<String> {
+    let mut notes = Vec::new();
+    for name in names {
+        let (usable, exists) = here(name);
+        if usable.iter().any(|one| found.contains(&&*one.name)) {
+            continue;
+        }
+        let cause = match (usable.is_empty(), exists) {
+            (false, _) => "no interface of its agent goes with it",
+            (true, true) => "it is down, or has no address",
+            // It may be one of the agent's host.
+            (true, false) => continue,
+        };
+        notes.push(format!(
+            "the interface {name} of this host carries nothing: {cause}; start the tunnel again when that has changed"
+        ));
+    }
+    notes
+}
+
 fn none(opened: &ForwardOpened) -> String {
     format!(
         "no interface of this host leads to its agent, which names {}",
@@ -143,4 +182,37 @@ fn rail(here: &[Interface], remote: SocketAddr) -> Option<Rail> {
         local,
         remote,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Interfaces that were named and carry nothing are said, those of the other host are not.
+    #[test]
+    fn named_interfaces_without_a_rail_are_said() {
+        let here = |name: &String| {
+            let is_usable = matches!(&**name, "e0" | "e2" | "10.0.0.0/24");
+            let name = match &**name {
+                "10.0.0.0/24" => "e0",
+                name => name,
+            };
+            let usable = Interface {
+                name: name.to_owned(),
+                networks: Vec::new(),
+            };
+            let usable = is_usable.then_some(usable);
+            (usable.into_iter().collect(), name != "far")
+        };
+        let names = ["e0", "10.0.0.0/24", "e1", "e2", "far"].map(str::to_owned);
+        let notes = notes(&names, here, &["e0"]);
+        assert_eq!(notes.len(), 2, "{notes:?}");
+        assert!(
+            notes[0].starts_with("the interface e1 of this host carries nothing: it is down"),
+            "{notes:?}"
+        );
+        assert!(
+            notes[1].starts_with("the interface e2 of this host carries nothing: no interface")
+        );
+    }
 }
