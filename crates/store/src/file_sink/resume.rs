@@ -395,10 +395,10 @@ impl Row {
         let rest = RangeSet::from(Range::new(0, end)).difference(&covered);
         for range in rest.iter() {
             let kept = Range::new(range.start.min(kept_end), range.end.min(kept_end));
-            if let Some((old, _)) = standing.filter(|_| !kept.is_empty()) {
-                if copy::in_pieces(old, file, kept, is_over)? < kept.len() {
-                    return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
-                }
+            if let Some((old, _)) = standing.filter(|_| !kept.is_empty())
+                && copy::in_pieces(old, file, kept, is_over)? < kept.len()
+            {
+                return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
             }
             // Beyond its end a file has none.
             let zeros = Range::new(range.start.max(kept_end), range.end.min(len));
