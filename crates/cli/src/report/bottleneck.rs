@@ -69,6 +69,7 @@ pub(crate) fn name(one: &BottleneckReport) -> String {
         Of::RoundTrips => between("round trips between", "and", "round trips"),
         Of::SinkDisk => at("writing at"),
         Of::Space => at("a full disk at"),
+        Of::Syncing if one.node.is_none() => "syncing".into(),
         Of::Syncing => at("syncing at"),
         Of::Limit => "--limit".into(),
         Of::Silence => at("the silence of"),

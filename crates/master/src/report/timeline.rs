@@ -16,9 +16,8 @@ pub(super) fn timeline(
 ) -> Option<TimelineReport> {
     let summary = coordinator.summary();
     let names: Vec<&str> = summary.iter().map(|node| node.name).collect();
-    let syncs_last = summary
-        .iter()
-        .max_by_key(|node| node.done.map_or(0, |done| done.syncing));
+    let (_, syncs_last) = coordinator.finishing();
+    let syncs_last = syncs_last.and_then(|node| summary.get(node as usize));
     let syncing = BottleneckReport {
         cause: BottleneckCause::Syncing,
         node: syncs_last.map(|node| node.name.to_owned()),
@@ -63,6 +62,13 @@ pub(super) fn causes_of(causes: &[(Cause, f64)], names: &[&str]) -> Vec<Bottlene
     let name = |node: u32| names.get(node as usize).map(|name| (*name).to_owned());
     let causes = causes
         .iter()
-        .map(|(cause, share)| named(cause.clone(), thousandths(*share), name));
-    causes.filter(|one| one.share > 0.0).collect()
+        .map(|(cause, share)| named(cause.clone(), *share, name));
+    let mut causes: Vec<BottleneckReport> = causes.collect();
+    super::kinds::join_small(&mut causes);
+    for one in &mut causes {
+        one.share = thousandths(one.share);
+    }
+    causes.retain(|one| one.share > 0.0);
+    causes.sort_by(|a, b| b.share.total_cmp(&a.share));
+    causes
 }

@@ -36,8 +36,11 @@ const NEAR: f64 = 0.88;
 /// Segments sent again, of all, from which on losses are the cause: windows of TCP are short then.
 const LOSS: f64 = 0.003;
 
-/// Causes that are kept: many thousand pairs of nodes may each be one, and none of them is worth a name then.
+/// Causes that are kept with their nodes: many thousand pairs may each be one, and those beyond are one of all nodes for each kind.
 const CAUSES_MAX: usize = 4096;
+
+/// Stands for any node: there are never so many.
+const ANY: u32 = u32::MAX;
 
 /// What concerns all nodes is found out at most once in this time, not at each report: 10^4 receivers report twice a second.
 const LOOK_TIME: Nanos = Nanos::from_millis(250);
@@ -45,6 +48,9 @@ const LOOK_TIME: Nanos = Nanos::from_millis(250);
 /// Threads of a sender that wait for requests are idle ones of other receivers, unless nearly all do. Those of receivers that are done
 /// stay until the end, and do not count.
 const BUSY: f64 = 0.1;
+
+/// Less time since its first byte than between two reports says nothing of a receiver's rate.
+const REPORT_SECONDS: f64 = 0.5;
 
 /// Nodes report twice a second and more: what one did that has been silent for so long is not known.
 const SILENCE_TIME: Nanos = Nanos::from_secs(2);
@@ -88,6 +94,30 @@ pub enum Cause {
     Silence(u32),
     /// The process of the master did not run.
     Absence,
+}
+
+impl Cause {
+    /// The same at any node.
+    fn anywhere(self) -> Self {
+        match self {
+            Self::SourceDisk(_) => Self::SourceDisk(ANY),
+            Self::SenderProcessor(_) => Self::SenderProcessor(ANY),
+            Self::SenderRate(_) => Self::SenderRate(ANY),
+            Self::Path(..) => Self::Path(ANY, ANY),
+            Self::Window(..) => Self::Window(ANY, ANY),
+            Self::Loss(..) => Self::Loss(ANY, ANY, None),
+            Self::Requests(..) => Self::Requests(ANY, ANY),
+            Self::ReceiverRate(_) => Self::ReceiverRate(ANY),
+            Self::ReceiverProcessor(_) => Self::ReceiverProcessor(ANY),
+            Self::SinkDisk(_) => Self::SinkDisk(ANY),
+            Self::Space(_) => Self::Space(ANY),
+            Self::Opening(_) => Self::Opening(ANY),
+            Self::EarlierTransfer(_) => Self::EarlierTransfer(ANY),
+            Self::Comparing(_) => Self::Comparing(ANY),
+            Self::Silence(_) => Self::Silence(ANY),
+            Self::Trunk(_) | Self::Limit | Self::Absence => self,
+        }
+    }
 }
 
 /// Segments over one rail, or over all.
@@ -137,6 +167,8 @@ struct Reported {
     // Sockets hold bytes that were not sent yet: what its threads gave away waits for the path.
     is_queued: bool,
     at: Option<Instant>,
+    // The last report before its first byte.
+    began_at: Option<Instant>,
     bytes: u64,
     // What it still has to get from each sender, as a receiver.
     left: BTreeMap<u32, u64>,
@@ -164,8 +196,6 @@ pub(super) struct Bottleneck {
     together: Together,
     // In nanoseconds, scaled by the share of the bytes that were lacking.
     causes: BTreeMap<Cause, f64>,
-    // Of causes beyond those.
-    others: f64,
 }
 
 impl Bottleneck {
@@ -176,10 +206,11 @@ impl Bottleneck {
 
     fn count(&mut self, cause: Cause, time: f64) {
         let is_kept = self.causes.len() < CAUSES_MAX || self.causes.contains_key(&cause);
-        match is_kept {
-            true => *self.causes.entry(cause).or_default() += time,
-            false => self.others += time,
-        }
+        let cause = match is_kept {
+            true => cause,
+            false => cause.anywhere(),
+        };
+        *self.causes.entry(cause).or_default() += time;
     }
 }
 
@@ -196,15 +227,6 @@ fn since(now: &Waits, before: &Waits) -> Waits {
         sync: now.sync.saturating_sub(before.sync),
         name: now.name.saturating_sub(before.name),
     }
-}
-
-/// How far a receiver is from its end: the time that it needs at its mean rate so far, over the time that has passed.
-///
-/// * `assigned`, `has`: bytes that it is to get, and that it has.
-fn distance(assigned: u64, has: u64) -> f64 {
-    let lacks = assigned.saturating_sub(has) as f64;
-    // One that has nothing yet is not infinitely far.
-    lacks / (has.max(assigned / 1000).max(1) as f64)
 }
 
 /// By how much a receiver decides when the transfer ends that is so far from its end, as a part of the furthest: one that needs four fifths
@@ -358,7 +380,7 @@ impl Coordinator {
             let reported = self.bottleneck.nodes.entry(number).or_default();
             let at = reported.at.replace(now).unwrap_or(heard_at);
             self.look_at_all(now);
-            let weight = self.weight(number, bytes, bytes);
+            let weight = self.weight(number, (bytes, bytes), now);
             let time = weight * now.since(at).0 as f64;
             self.bottleneck.count(Cause::Silence(number), time);
         }
@@ -388,12 +410,25 @@ impl Coordinator {
         node.is_some_and(|node| node.alive() && now.since(since(node)) >= SILENCE_TIME)
     }
 
+    /// How far a receiver is from its end: the seconds that it needs at its mean rate so far.
+    ///
+    /// * `has`: bytes that it has.
+    fn distance(&self, node: u32, has: u64, now: Instant) -> f64 {
+        let assigned = self.nodes[node as usize].assigned_bytes();
+        let lacks = assigned.saturating_sub(has) as f64;
+        let reported = self.bottleneck.nodes.get(&node);
+        let began_at = reported.and_then(|reported| reported.began_at);
+        let began_at = began_at.or(self.clock.moving_at).unwrap_or(now);
+        let seconds = now.since(began_at).as_seconds().max(REPORT_SECONDS);
+        // One that has nothing yet is not infinitely far.
+        seconds * lacks / (has.max(assigned / 1000).max(1) as f64)
+    }
+
     /// The part of a receiver in when the transfer ends.
     ///
     /// * `had`, `has`: its bytes before this time and now.
-    fn weight(&self, node: u32, had: u64, has: u64) -> f64 {
-        let assigned = self.nodes[node as usize].assigned_bytes();
-        let (before, now) = (distance(assigned, had), distance(assigned, has));
+    fn weight(&self, node: u32, (had, has): (u64, u64), at: Instant) -> f64 {
+        let (before, now) = (self.distance(node, had, at), self.distance(node, has, at));
         let together = &self.bottleneck.together;
         let furthest = together.furthest.max(now);
         if before <= 0.0 || furthest <= 0.0 {
@@ -416,9 +451,12 @@ impl Coordinator {
         let had = std::mem::replace(&mut reported.bytes, bytes);
         reported.receiving = *receiving;
         reported.received_of_late = of_late;
-        reported.at = Some(now);
+        let before = reported.at.replace(now);
+        if bytes > 0 && reported.began_at.is_none() {
+            reported.began_at = before.or(Some(moving_at));
+        }
         self.look_at_all(now);
-        let weight = self.weight(node, had, bytes);
+        let weight = self.weight(node, (had, bytes), now);
         let shares = match self.is_at_the_limit(node) {
             _ if compares => vec![(Cause::Comparing(node), 1.0)],
             true => vec![(Cause::Limit, 1.0)],
@@ -442,15 +480,24 @@ impl Coordinator {
         if looked_at.is_some_and(|at| now.since(at) < LOOK_TIME) {
             return;
         }
-        let receivers = || self.nodes.iter().filter(|node| node.is_receiver());
-        let distances = || receivers().map(|node| distance(node.assigned_bytes(), node.checked));
+        let receivers = || {
+            (0..)
+                .zip(&self.nodes)
+                .filter(|(_, node)| node.is_receiver())
+        };
+        // One that is done, or lost, decides nothing any more.
+        let works = |node: &Node| node.alive() && node.done.is_none();
+        let distances = || {
+            let working = receivers().filter(|(_, node)| works(node));
+            working.map(|(number, node)| self.distance(number, node.checked, now))
+        };
         let furthest = distances().fold(0.0, f64::max);
         let weights = match furthest > 0.0 {
             true => distances().map(|one| decides(one / furthest)).sum(),
             false => 0.0,
         };
         let unfinished = distances().filter(|one| *one > 0.0).count();
-        let rates = receivers().map(|node| self.receiving_rate(node));
+        let rates = receivers().map(|(_, node)| self.receiving_rate(node));
         let limit = self.setup.limit.map(|limit| limit.0);
         let is_at_the_limit = limit.is_some_and(|limit| is_near(rates.sum(), limit));
         self.bottleneck.together = Together {
@@ -623,10 +670,10 @@ impl Coordinator {
     /// What held the bytes back while they moved, in shares of that time, the largest first. They add up to 1 at most; empty where nothing
     /// was seen, as in the shortest transfers.
     pub fn causes(&self) -> Vec<(Cause, f64)> {
-        let all = self.bottleneck.causes.values().sum::<f64>() + self.bottleneck.others;
+        let all = self.bottleneck.causes.values().sum::<f64>();
         let causes = self.bottleneck.causes.iter();
         let mut causes: Vec<(Cause, f64)> = causes
-            .map(|(cause, time)| (cause.clone(), time / all.max(1.0)))
+            .map(|(cause, time)| (cause.clone(), time / all.max(f64::MIN_POSITIVE)))
             .collect();
         causes.sort_by(|a, b| b.1.total_cmp(&a.1));
         causes
