@@ -191,21 +191,22 @@ fn many_messages_cross_both_ways() {
 #[test]
 fn long_messages_cross_on_one_rail() {
     const LENGTH: usize = 100 << 20;
-    const FRAGMENT: u64 = 64 << 20;
+    const WINDOW: u64 = 16 << 20;
     const ROUNDS: u64 = 3;
     let own = Options {
         check: false,
         deadline: None,
+        window: WINDOW,
         ..options()
     };
     let (near, far) = pair_with(&addresses(&["127.0.0.1:0"]), &own, &own);
     let message = pattern(1, LENGTH);
     for round in 0..ROUNDS {
         let sent = [&near, &far].map(|own| own.send_start(message.clone()).unwrap());
-        // The second fragment waits for credit.
-        let come = round * LENGTH as u64 + FRAGMENT;
+        // Fragments beyond the window wait for credit.
+        let come = round * LENGTH as u64 + WINDOW;
         for own in [&near, &far] {
-            wait_for("a fragment", || own.rails()[0].bytes_received == come);
+            wait_for("the window", || own.rails()[0].bytes_received == come);
         }
         thread::scope(|scope| {
             for (own, sent) in [&near, &far].into_iter().zip(sent) {
