@@ -152,6 +152,12 @@ pub use ropewalk_proto::codes;
 /// Runs the program with the arguments of this process.
 #[must_use]
 pub fn main() -> ExitCode {
+    let status = command();
+    ropewalk_master::flush_hosts_errors();
+    status
+}
+
+fn command() -> ExitCode {
     if let Some(text) = help::asked_for_all(std::env::args_os().skip(1)) {
         sys::say(format_args!("{}", text.trim_end()));
         return ExitCode::SUCCESS;

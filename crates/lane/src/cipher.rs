@@ -3,6 +3,9 @@
 //! aws-lc has code for the vectors of AVX-512, and else encrypts one block of 16 bytes an instruction. ring has code for vectors of two blocks
 //! (VAES of AVX2), which most processors of AMD since Zen 3 and many of Intel have without AVX-512. What they give is the same.
 
+use std::hint::black_box;
+use std::mem::{MaybeUninit, needs_drop};
+use std::ops::Deref;
 use std::sync::OnceLock;
 
 use aws_lc_rs::aead as aws_lc;
@@ -54,7 +57,36 @@ fn has_vectors_of_avx2_alone() -> bool {
 
 enum Key {
     AwsLc(aws_lc::LessSafeKey),
-    Ring(Box<ring_lc::LessSafeKey>),
+    Ring(RingKey),
+}
+
+/// A key of ring, which is overwritten when it is dropped; aws-lc does so by itself.
+struct RingKey(Box<MaybeUninit<ring_lc::LessSafeKey>>);
+
+const _: () = assert!(!needs_drop::<ring_lc::LessSafeKey>());
+
+impl RingKey {
+    fn new(key: ring_lc::LessSafeKey) -> Self {
+        Self(Box::new(MaybeUninit::new(key)))
+    }
+}
+
+impl Deref for RingKey {
+    type Target = ring_lc::LessSafeKey;
+
+    fn deref(&self) -> &Self::Target {
+        // SAFETY: `new` has written it, and only `drop` overwrites it.
+        unsafe { self.0.assume_init_ref() }
+    }
+}
+
+impl Drop for RingKey {
+    fn drop(&mut self) {
+        let (start, len) = (self.0.as_mut_ptr().cast::<u8>(), size_of_val(&*self.0));
+        // SAFETY: the memory is this box's, bytes may have any value, and the key, which has nothing to drop, is not used after that.
+        unsafe { start.write_bytes(0, len) };
+        black_box(&mut self.0);
+    }
 }
 
 /// A key that seals and opens.
@@ -74,7 +106,7 @@ impl Cipher {
             }
             Library::Ring => {
                 let key = ring_lc::UnboundKey::new(&ring_lc::AES_128_GCM, key).expect(WHY);
-                Key::Ring(Box::new(ring_lc::LessSafeKey::new(key)))
+                Key::Ring(RingKey::new(ring_lc::LessSafeKey::new(key)))
             }
         })
     }

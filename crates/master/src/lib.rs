@@ -49,6 +49,7 @@ pub use expand::{Agents, Expansion, expand};
 pub use here::{AgentHere, NotStarted};
 pub use members::{Joined, Joining, Members, MembersError};
 pub use query::{query_agent, query_cancel, query_status};
+pub use reach::flush_hosts_errors;
 pub use request::Request;
 pub use ropewalk_statefile::StateError;
 pub use ropewalk_tunnel::addresses as listening_addresses;

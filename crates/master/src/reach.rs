@@ -31,6 +31,7 @@ use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 use tokio::process::Child;
 use tokio::task::JoinSet;
 
+pub use self::hosts_errors::flush_hosts_errors;
 pub(crate) use self::ranks::Ranks;
 use self::ranks::Seat;
 pub(crate) use self::ssh::Failure;

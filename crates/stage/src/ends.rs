@@ -1,8 +1,10 @@
 //! Where blocks begin and end: zeros, a file or records; nowhere, a file or partitions.
 
+use std::cmp::Ordering;
 use std::fs::File;
 use std::io::{self, PipeReader, Read, Write as _};
 use std::os::fd::{AsFd as _, BorrowedFd};
+use std::os::unix::fs::FileExt as _;
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 
 use ropewalk_proto::stage::account::Account;
@@ -69,13 +71,23 @@ impl Source {
         }
     }
 
-    /// The same of a file of lines, with the end of the last line.
+    /// The same of a file of lines, with the end of the last line: one byte more than it had where that line had none.
     pub fn lines(file: File, length: u64) -> Result<Self, StageError> {
         let version = Version::of(&file).map_err(reading)?;
-        match length <= version.length + 1 {
-            true => Ok(Self::Lines(Lines::new(file, length), version)),
-            false => Err(changed()),
+        let mut last = [b'\n'];
+        if (1..=version.length).contains(&length) {
+            file.read_exact_at(&mut last, length - 1).map_err(reading)?;
         }
+        let is_ended = last == *b"\n";
+        let is_cut = match version.length.cmp(&length) {
+            // It has gone on where its last line had no end.
+            Ordering::Greater => !is_ended,
+            Ordering::Equal if is_ended => false,
+            Ordering::Less if length == version.length + 1 => true,
+            Ordering::Equal | Ordering::Less => return Err(changed()),
+        };
+        let lines = Lines::new(file, length - u64::from(is_cut), is_cut);
+        Ok(Self::Lines(lines, version))
     }
 
     /// Whether its file is what it was; called when all of it has been read.
@@ -144,8 +156,9 @@ impl Source {
 /// Blocks that end where lines end.
 pub(crate) struct Lines<R> {
     from: R,
-    // Bytes that are still to be read; one more than the file has where its last line has no end.
+    // Bytes that are still to be read, and whether the last line lacks its end.
     left: u64,
+    is_cut: bool,
     // Begin of a line whose end was not in the last block.
     rest: Vec<u8>,
     // Bytes in all blocks so far.
@@ -153,11 +166,14 @@ pub(crate) struct Lines<R> {
 }
 
 impl<R: Read> Lines<R> {
-    /// Of so many bytes, with the end of the last line.
-    pub fn new(from: R, length: u64) -> Self {
+    /// Of so many bytes.
+    ///
+    /// * `is_cut`: the last line has no end, and gets one.
+    pub fn new(from: R, length: u64, is_cut: bool) -> Self {
         Self {
             from,
             left: length,
+            is_cut,
             rest: Vec::new(),
             dealt: 0,
         }
@@ -167,13 +183,15 @@ impl<R: Read> Lines<R> {
         let mut have = self.rest.len();
         buffer[..have].copy_from_slice(&self.rest);
         self.rest.clear();
-        while have < buffer.len() && self.left > 0 {
+        while have < buffer.len() && (self.left > 0 || self.is_cut) {
+            if self.left == 0 {
+                self.is_cut = false;
+                buffer[have] = b'\n';
+                have += 1;
+                break;
+            }
             let room = (buffer.len() - have).min(usize::try_from(self.left).unwrap_or(usize::MAX));
             let count = match self.from.read(&mut buffer[have..have + room]) {
-                Ok(0) if self.left == 1 && have > 0 && buffer[have - 1] != b'\n' => {
-                    buffer[have] = b'\n';
-                    1
-                }
                 Ok(0) => return Err(shortened(self.left)),
                 Ok(count) => count,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => 0,
@@ -182,12 +200,13 @@ impl<R: Read> Lines<R> {
             have += count;
             self.left -= count as u64;
         }
-        // A file that has grown meanwhile goes on where its last line had no end; or its last byte was an end, and is none now.
-        if self.left == 0 && have > 0 && buffer[have - 1] != b'\n' {
+        let is_all = self.left == 0 && !self.is_cut;
+        // Its last byte was an end, and is none now.
+        if is_all && have > 0 && buffer[have - 1] != b'\n' {
             return Err(changed());
         }
         let mut len = have;
-        if self.left > 0 {
+        if !is_all {
             let end = buffer.iter().rposition(|&byte| byte == b'\n');
             len = 1 + end.ok_or(StageError::LongLine {
                 offset: self.dealt,
@@ -384,7 +403,11 @@ mod tests {
     use super::*;
 
     fn blocks(text: &str, length: u64, longest: usize) -> Result<Vec<String>, StageError> {
-        let mut lines = Lines::new(text.as_bytes(), length);
+        let last = (length as usize)
+            .checked_sub(1)
+            .map(|at| text.as_bytes().get(at));
+        let is_cut = last.is_some_and(|last| last != Some(&b'\n'));
+        let mut lines = Lines::new(text.as_bytes(), length - u64::from(is_cut), is_cut);
         let mut buffer = vec![b'?'; longest];
         let mut blocks = Vec::new();
         loop {
@@ -408,11 +431,14 @@ mod tests {
             let blocks = blocks("a\nb", 4, longest).unwrap();
             assert_eq!(blocks.concat(), "a\nb\n");
         }
-        // One byte more is wanted than there was at the start, and another is there now.
-        let error = blocks("a\nbcd\n", 4, 100).unwrap_err();
-        assert!(matches!(error, StageError::Changed { .. }), "{error}");
+        // One byte more is wanted than there was at the start, and others are there now.
+        for longest in [2, 3, 100] {
+            assert_eq!(blocks("a\nbcd\n", 4, longest).unwrap().concat(), "a\nb\n");
+        }
         // The last byte was an end of a line.
-        let error = blocks("a\nb", 3, 100).unwrap_err();
+        let error = Lines::new(&b"a\nb"[..], 3, false)
+            .fill(&mut [0; 100])
+            .unwrap_err();
         assert!(matches!(error, StageError::Changed { .. }), "{error}");
     }
 
@@ -462,6 +488,15 @@ mod tests {
             file.set_len(62).unwrap();
             assert!(make(file, 64).is_err());
         }
+        // A line that had no end has gone on.
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(b"a\nbcd\n").unwrap();
+        file.rewind().unwrap();
+        let mut source = Source::lines(file, 4).unwrap();
+        let mut buffer = [0; 16];
+        let first = source.fill(&mut buffer, false).unwrap();
+        assert!(matches!(first, Filled::Block(4)));
+        assert_eq!(&buffer[..4], b"a\nb\n");
     }
 
     /// What something else has written into the file of the last process, as a library to standard output, is found.

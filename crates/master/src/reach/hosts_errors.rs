@@ -2,7 +2,7 @@
 //! nothing else, and one that is gone, or a full disk, ends nothing.
 
 use std::io::Write;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -13,6 +13,9 @@ const WAITING_MAX: usize = 256 << 10;
 
 /// A caller waits for so long until its lines are written, so that they are where they belong among others; not while a reader is late.
 const WRITE_TIME: Duration = Duration::from_millis(200);
+
+/// At the end of the program a reader has so long for the rest.
+const LAST_TIME: Duration = Duration::from_secs(1);
 
 #[derive(Default)]
 struct Waiting {
@@ -50,6 +53,16 @@ impl Writer {
         }
     }
 
+    /// Waits until all is written, or until then.
+    fn flush(&self, until: Instant) {
+        let mut waiting = self.waiting.lock();
+        while waiting.written < waiting.added {
+            if self.changed.wait_until(&mut waiting, until).timed_out() {
+                return;
+            }
+        }
+    }
+
     /// Writes what there is, once there is something.
     fn write_next(&self, out: &mut impl Write) {
         let mut waiting = self.waiting.lock();
@@ -72,27 +85,32 @@ impl Writer {
     }
 }
 
-/// The writer to standard error; none where the system has no thread for it.
-fn writer() -> Option<&'static Writer> {
-    static WRITER: OnceLock<Option<Writer>> = OnceLock::new();
-    static STARTED: OnceLock<bool> = OnceLock::new();
-    let writer = WRITER.get_or_init(|| Some(Writer::default())).as_ref()?;
-    let is_started = STARTED.get_or_init(|| {
-        let write = move || {
-            loop {
-                writer.write_next(&mut std::io::stderr());
-            }
-        };
-        let thread = thread::Builder::new().name("hosts' errors".into());
-        thread.spawn(write).is_ok()
-    });
-    is_started.then_some(writer)
+/// The writer to standard error, once something was shown; none where the system has no thread for it.
+static WRITER: OnceLock<Option<Arc<Writer>>> = OnceLock::new();
+
+fn start() -> Option<Arc<Writer>> {
+    let writer = Arc::new(Writer::default());
+    let own = writer.clone();
+    let write = move || {
+        loop {
+            own.write_next(&mut std::io::stderr());
+        }
+    };
+    let thread = thread::Builder::new().name("hosts' errors".into());
+    thread.spawn(write).is_ok().then_some(writer)
+}
+
+/// Waits a moment until all that hosts wrote is shown: a program calls it before it ends.
+pub fn flush_hosts_errors() {
+    if let Some(writer) = WRITER.get().and_then(Option::as_ref) {
+        writer.flush(Instant::now() + LAST_TIME);
+    }
 }
 
 /// Shows what a host says, line by line; what would act on the terminal is written out.
 pub(super) fn show(text: &[u8]) {
     let text = harmless(text);
-    match writer() {
+    match WRITER.get_or_init(start) {
         Some(writer) => writer.put(&text),
         None => drop(std::io::stderr().write_all(text.as_bytes())),
     }
@@ -116,7 +134,6 @@ fn harmless(text: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use std::io::{Error, Result};
-    use std::sync::Arc;
     use std::sync::mpsc::{Receiver, Sender, channel};
 
     use super::*;
@@ -169,7 +186,8 @@ mod tests {
         let end = rest.lines().last().unwrap();
         assert!(end.ends_with("lines of hosts were left out here"), "{end}");
         writer.put("last\n");
-        assert_eq!(shown.recv().unwrap(), "last\n");
+        writer.flush(Instant::now() + LAST_TIME);
+        assert_eq!(shown.try_recv().unwrap(), "last\n");
     }
 
     /// Where nothing can be written callers go on.
