@@ -403,10 +403,12 @@ mod tests {
     use super::*;
 
     fn blocks(text: &str, length: u64, longest: usize) -> Result<Vec<String>, StageError> {
-        let last = (length as usize)
-            .checked_sub(1)
-            .map(|at| text.as_bytes().get(at));
-        let is_cut = last.is_some_and(|last| last != Some(&b'\n'));
+        let last = (length as usize).checked_sub(1);
+        let is_cut = match last.map(|at| text.as_bytes().get(at)) {
+            Some(Some(last)) => *last != b'\n',
+            Some(None) => text.len() as u64 + 1 == length,
+            None => false,
+        };
         let mut lines = Lines::new(text.as_bytes(), length - u64::from(is_cut), is_cut);
         let mut buffer = vec![b'?'; longest];
         let mut blocks = Vec::new();
