@@ -333,6 +333,12 @@ pub(crate) fn final_report(
         report.removing_seconds = report.removing_seconds.max(removing);
         if let Some(done) = node.done {
             tell_done(&mut report, &summary, node.name, done);
+            let handed_on = done
+                .pairs
+                .iter()
+                .filter(|pair| coordinator.hands_on(pair.sender));
+            let handed_on = handed_on.map(|pair| pair.delivered);
+            report.handed_on_bytes = handed_on.fold(report.handed_on_bytes, u64::saturating_add);
         }
         report.nodes.push(node_report(node));
     }
@@ -557,6 +563,19 @@ fn tell_missing(report: &mut Report, coordinator: &Coordinator, outcome: Outcome
     }
 }
 
+/// The least time if receivers handed nothing on; `None` where they did not.
+fn without_handing_on(coordinator: &Coordinator, mut problem: Problem) -> Option<f64> {
+    let mut receivers = (0..).zip(coordinator.summary());
+    if !receivers.any(|(node, _)| coordinator.hands_on(node)) {
+        return None;
+    }
+    for receiver in &mut problem.receivers {
+        receiver.relay_up = None;
+    }
+    let bound = ropewalk_sched::relay_bound(&problem).ok()?;
+    Some(bound.seconds)
+}
+
 /// The least time in which all could have been moved, as far as speeds are known: of the nodes as they came and went when
 /// it was done, else of those at the start. What the run itself shows is none.
 fn bound(coordinator: &Coordinator, outcome: Outcome, moving: f64) -> Option<BoundReport> {
@@ -607,7 +626,9 @@ fn bound(coordinator: &Coordinator, outcome: Outcome, moving: f64) -> Option<Bou
         return None;
     }
     let share = least / moving.max(1e-9);
+    let without = (basis != "limit").then(|| without_handing_on(coordinator, first));
     Some(BoundReport {
+        without_handing_on_seconds: without.flatten().filter(|seconds| *seconds > least),
         basis: basis.into(),
         seconds: least,
         bits_per_second: bytes * 8.0 / least,

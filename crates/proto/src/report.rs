@@ -170,6 +170,9 @@ pub struct Report {
     /// Of the delivered bytes, zeros, which are not sent.
     #[serde(default)]
     pub zero_bytes: u64,
+    /// Of the received bytes, those that receivers had from one another.
+    #[serde(default)]
+    pub handed_on_bytes: u64,
     /// Bytes received twice.
     pub duplicate_bytes: u64,
     /// How often work was planned again while bytes moved.
@@ -279,6 +282,7 @@ impl Report {
             left: Vec::new(),
             replicas: None,
             zero_bytes: 0,
+            handed_on_bytes: 0,
             duplicate_bytes: 0,
             replans: 0,
             streams: None,
@@ -458,6 +462,9 @@ pub struct BoundReport {
     /// Everything was moved in less time: a declared speed is too low.
     #[serde(default)]
     pub exceeded: bool,
+    /// Least time if receivers did not hand on what they have, where that is longer; absent where they did not.
+    #[serde(default)]
+    pub without_handing_on_seconds: Option<f64>,
     /// Nodes whose speed sets the bound.
     pub binding: Vec<String>,
     /// False when it is a lower one only: a speed is not known, or caps of pairs and trunks were left out.

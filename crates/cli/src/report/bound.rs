@@ -49,8 +49,13 @@ pub(super) fn known(report: &Report) -> Option<String> {
     } else {
         ", a lower one only"
     };
+    let without = bound.without_handing_on_seconds;
+    let without = without.map_or_else(String::new, |seconds| {
+        let seconds = format_seconds(seconds);
+        format!(", {seconds} if receivers did not hand on")
+    });
     let mut out = format!(
-        "bound      {} = {} ({basis}{exact})",
+        "bound      {} = {} ({basis}{exact}{without})",
         format_seconds(bound.seconds),
         rate(bound.bits_per_second)
     );
@@ -96,6 +101,15 @@ mod tests {
         assert_eq!(
             line(&report).unwrap(),
             "bound      1 s = 65.5 kbit/s (declared speeds, a lower one only); set by b"
+        );
+        let relayed = BoundReport {
+            without_handing_on_seconds: Some(4.0),
+            ..bound.clone()
+        };
+        report.bound = Some(relayed);
+        assert_eq!(
+            line(&report).unwrap(),
+            "bound      1 s = 65.5 kbit/s (declared speeds, a lower one only, 4 s if receivers did not hand on); set by b"
         );
         // A limit hides nothing that was slower than it.
         let limited = BoundReport {

@@ -91,6 +91,15 @@ fn write(out: &mut String, report: &Report) -> std::fmt::Result {
             streams.policy
         )?;
     }
+    if report.handed_on_bytes > 0 {
+        let (part, all) = (report.handed_on_bytes, report.delivered_bytes);
+        writeln!(
+            out,
+            "handed on  {} of {}, by receivers to one another",
+            format_bytes(part),
+            format_bytes(all)
+        )?;
+    }
     let odd = [
         (report.duplicate_bytes > 0)
             .then(|| format!("{} received twice", format_bytes(report.duplicate_bytes))),

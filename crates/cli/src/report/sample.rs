@@ -31,6 +31,7 @@ pub(super) fn report() -> Report {
             bits_per_second: 65536.0,
             share: Some(0.571),
             exceeded: false,
+            without_handing_on_seconds: None,
             binding: vec!["b".into()],
             is_exact: true,
         }),

@@ -81,6 +81,16 @@ fn receivers_feed_one_another() {
         assert!(sent(&report, "a") <= most, "{relay}: {report:#}");
         let handed_on: u64 = receivers.iter().map(|host| sent(&report, host)).sum();
         assert_eq!(handed_on > 0, relay == "auto", "{report:#}");
+        // Fresh bytes only, and the two bounds.
+        let fresh = report["handed_on_bytes"].as_u64().unwrap();
+        assert!(fresh <= handed_on && fresh * 2 >= handed_on, "{report:#}");
+        let bound = &report["bound"];
+        let without = bound["without_handing_on_seconds"].as_f64();
+        assert_eq!(
+            without.is_some_and(|seconds| seconds > 2.0 * bound["seconds"].as_f64().unwrap()),
+            relay == "auto" && !bound.is_null(),
+            "{report:#}"
+        );
         let read = read_by(&agents[0]) - before;
         assert!(
             (LEN..sent(&report, "a") + LEN * 9 / 8).contains(&read),

@@ -97,6 +97,7 @@ pub(super) fn of_rounds(
     (report.bits_per_second, report.moving_bits_per_second) = rates;
     let sum = |of: fn(&Report) -> u64| rounds.iter().map(of).fold(0, u64::saturating_add);
     report.zero_bytes = sum(|round| round.zero_bytes);
+    report.handed_on_bytes = sum(|round| round.handed_on_bytes);
     report.duplicate_bytes = sum(|round| round.duplicate_bytes);
     report.corrupt_units = sum(|round| round.corrupt_units);
     report.replans = sum(|round| round.replans);

@@ -239,6 +239,11 @@ impl Coordinator {
         (time, self.clock.last_done)
     }
 
+    /// Whether a receiver hands on what it has, or did.
+    pub fn hands_on(&self, node: u32) -> bool {
+        self.relays.contains(&node)
+    }
+
     /// How often work was planned again.
     pub fn replans(&self) -> u32 {
         self.replans
