@@ -8,8 +8,8 @@
 //! ```
 //!
 //! Links do not depend on the control connection: it may run over an interface that has failed while others work. The tunnel ends
-//! [`LOST_SECONDS`] after its last link, also where the control connection has not failed yet, and at once where that has ended and no link
-//! came.
+//! [`LOST_SECONDS`] after its last link, also where the control connection has not failed yet, and at once where that has ended and there was no
+//! link.
 
 use std::collections::BTreeSet;
 use std::io;
