@@ -176,30 +176,17 @@ impl Event {
     /// What the transfer does at this moment, for lists of transfers: progress without its nodes one by one, or what is waited for. `None` for
     /// what has happened.
     #[must_use]
-    pub fn now(self) -> Option<Self> {
+    pub fn now(mut self) -> Option<Self> {
+        if let Self::Progress {
+            receivers, senders, ..
+        } = &mut self
+        {
+            *receivers = Vec::new();
+            *senders = Vec::new();
+        }
         match self {
-            Self::Progress {
-                seconds,
-                delivered_bytes,
-                received_bytes,
-                total_bytes,
-                bits_per_second,
-                eta_seconds,
-                bottlenecks,
-                receivers: _,
-                senders: _,
-            } => Some(Self::Progress {
-                seconds,
-                delivered_bytes,
-                received_bytes,
-                total_bytes,
-                bits_per_second,
-                eta_seconds,
-                receivers: Vec::new(),
-                senders: Vec::new(),
-                bottlenecks,
-            }),
-            Self::Reached { .. }
+            Self::Progress { .. }
+            | Self::Reached { .. }
             | Self::Awaiting { .. }
             | Self::Waiting { .. }
             | Self::Returned { .. }
