@@ -221,3 +221,34 @@ pub struct NodeProgress {
     /// Received bytes over the last two seconds.
     pub bits_per_second: f64,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A list of transfers has no rows for thousands of nodes, and nothing that is over.
+    #[test]
+    fn an_event_of_now_is_without_its_nodes() {
+        let node = NodeProgress {
+            node: "b".into(),
+            bytes: 5,
+            safe_bytes: 0,
+            total_bytes: 10,
+            bits_per_second: 1.0,
+        };
+        let progress = |receivers: Vec<NodeProgress>| Event::Progress {
+            seconds: 1.0,
+            delivered_bytes: 0,
+            received_bytes: 5,
+            total_bytes: 10,
+            bits_per_second: 1.0,
+            eta_seconds: None,
+            senders: receivers.clone(),
+            receivers,
+            bottlenecks: Vec::new(),
+        };
+        assert_eq!(progress(vec![node]).now(), Some(progress(Vec::new())));
+        let asking = Event::Asking { node: "b".into() };
+        assert_eq!(asking.now(), None);
+    }
+}
