@@ -6,7 +6,7 @@
 //! [`Problem`] knows nothing.
 
 use ropewalk_model::RangeSet;
-use ropewalk_model::problem::{Problem, Site, Trunk};
+use ropewalk_model::problem::{Problem, Receiver, Site, Trunk};
 use ropewalk_model::schedule::RelaySchedule;
 
 use crate::{Bound, PlanError, plan_auto};
@@ -30,6 +30,13 @@ const GAIN_MIN: f64 = 0.005;
 /// Transfers have relays where these gain at least this, relatively: what a receiver hands on waits until a unit of it is there and
 /// announced, which takes 2 to 8 % of the time, and holders read and hash it once more.
 pub const TRANSFER_GAIN_MIN: f64 = 0.1;
+
+/// A receiver's uplink is narrow where it carries less than this part of what the receiver gets: the acknowledgements of that share it with what is
+/// handed on, wait in its queue, and hold back what the receiver gets itself.
+const NARROW_PART: f64 = 0.25;
+
+/// Receivers with narrow uplinks hand nothing on where the bound without them is longer by no more than this, relatively.
+const NARROW_COST_MAX: f64 = 0.02;
 
 /// A plan in which what is wanted at a site gets there once may take so much longer than another one, relatively, for nodes: what the paths
 /// between sites carry is not known, and is mostly less than what their nodes do.
@@ -129,6 +136,8 @@ fn gaining(
     if !gains(bound.seconds) {
         return Ok(None);
     }
+    let wide = without_narrow(problem, &bound)?;
+    let problem = wide.as_ref().unwrap_or(problem);
     let mut plan = plan_to_bound(problem, &bound)?;
     let once = once_to_sites(problem, &bound, sites);
     let is_cheap = |once: &RelayPlan| {
@@ -139,6 +148,25 @@ fn gaining(
     }
     let is_worth_it = gains(plan.seconds) && !plan.schedule.relayed.is_empty();
     Ok(is_worth_it.then_some((plan, bound)))
+}
+
+/// The same where receivers with narrow uplinks hand nothing on; `None` where there are none, or they are needed.
+fn without_narrow(problem: &Problem, bound: &Bound) -> Result<Option<Problem>, PlanError> {
+    let is_narrow = |receiver: &Receiver| {
+        let rate = receiver.ranges.len_bytes() as f64 / bound.seconds;
+        receiver
+            .relay_up
+            .is_some_and(|up| (up as f64) < rate * NARROW_PART)
+    };
+    if !problem.receivers.iter().any(is_narrow) {
+        return Ok(None);
+    }
+    let mut wide = problem.clone();
+    for receiver in wide.receivers.iter_mut().filter(|r| is_narrow(r)) {
+        receiver.relay_up = None;
+    }
+    let without = relay_bound(&wide)?.seconds;
+    Ok((without <= bound.seconds * (1.0 + NARROW_COST_MAX)).then_some(wide))
 }
 
 /// A plan for paths to the sites that carry what is wanted there once in the bound's time; `None` where there are none, or receivers hand nothing

@@ -554,6 +554,34 @@ fn transfers_have_relays_where_they_gain() {
     assert!(!guessed(&copies(&[100], &equal[..1], 1000)) && !guessed(&parts));
 }
 
+/// A receiver whose uplink carries little beside what it gets hands nothing on, unless it is needed.
+#[test]
+fn narrow_uplinks_are_left_out() {
+    let handing_on = |receivers: &[(u64, u64)]| -> Vec<usize> {
+        let problem = copies(&[100], receivers, 100_000);
+        let (_, quality) = plan_auto(&problem).unwrap();
+        let found = gaining_relays(&problem, quality.predicted_seconds, false, &[]).unwrap();
+        let (plan, bound) = found.unwrap();
+        assert_eq!(bound, relay_bound(&problem).unwrap());
+        assert!(plan.seconds < bound.seconds * 1.021, "{plan:?}");
+        verify_relays(&problem, &plan.schedule).unwrap();
+        let relays = plan.schedule.relayed.iter().map(|run| run.relay);
+        let mut relays: Vec<usize> = relays.collect();
+        relays.sort_unstable();
+        relays.dedup();
+        relays
+    };
+    let wide = [(100, 100); 7];
+    assert_eq!(
+        handing_on(&[&wide[..], &[(100, 10)]].concat()),
+        [0, 1, 2, 3, 4, 5, 6]
+    );
+    // A quarter of what it gets is not narrow.
+    assert!(handing_on(&[&wide[..], &[(100, 26)]].concat()).contains(&7));
+    // Without these, the senders would send everything.
+    assert_eq!(handing_on(&[(100, 3); 8]), [0, 1, 2, 3, 4, 5, 6, 7]);
+}
+
 /// What is wanted at a site gets there once, where nodes are about as fast then: its receivers spread it. Where they cannot, more copies do.
 #[test]
 fn sites_get_what_they_want_once() {
