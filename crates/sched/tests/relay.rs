@@ -565,7 +565,7 @@ fn narrow_uplinks_are_left_out() {
         assert_eq!(bound, relay_bound(&problem).unwrap());
         assert!(plan.seconds < bound.seconds * 1.021, "{plan:?}");
         verify_relays(&problem, &plan.schedule).unwrap();
-        let relays = plan.schedule.relayed.iter().map(|run| run.relay);
+        let relays = plan.schedule.relayed.iter().map(|run| run.from);
         let mut relays: Vec<usize> = relays.collect();
         relays.sort_unstable();
         relays.dedup();
